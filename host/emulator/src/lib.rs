@@ -1,0 +1,1 @@
+//! An engine emulator that speaks vLLM's wire

@@ -1,0 +1,1 @@
+//! Sluice's policy host: loads, checks, calls and swaps WASM policies

@@ -1,0 +1,1 @@
+//! Write routing policies for Sluice

@@ -1,0 +1,1 @@
+//! Guests that misbehave, one file each
