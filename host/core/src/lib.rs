@@ -3,12 +3,20 @@
 //! Nothing here reads a clock, draws a random number, or does IO: whoever calls passes the time and the
 //! figures in, so that the same input gives the same answer in production, in replay and in tests.
 //!
-//! - [`facts`]: what a policy sees of one request and of the fleet.
-//! - [`verdict`]: what a policy answers, and [`plan`]: the check that turns an answer into something to execute.
+//! - [`facts`]: what a policy sees of one request and of the fleet; [`table`]: cutting and aligning its rows.
+//! - [`verdict`]: what a policy answers; [`plan`]: the check that an answer can be executed.
 //! - [`default_policy`]: the decision in force when no policy decides.
-//! - [`load`]: what a request weighs on the workers it is sent to, and [`measure`]: smoothed figures.
+//! - [`load`]: what a request weighs on its workers; [`measure`]: smoothed figures; [`health`]: who is up.
 //! - [`session`]: what is remembered between the turns of a conversation.
 #![forbid(unsafe_code)]
 
+pub mod default_policy;
 pub mod facts;
+pub mod hash;
+pub mod health;
+pub mod load;
+pub mod measure;
+pub mod session;
+pub mod table;
+pub mod testing;
 pub mod verdict;

@@ -1,0 +1,105 @@
+//! Smoothed figures: what the host measures of its workers and passes to policies.
+
+/// A rate smoothed by decaying both its numerator and its denominator, so that a long observation weighs more
+/// than a short one and one tiny request cannot swing the figure.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SmoothedRatio {
+    numerator: f64,
+    denominator: f64,
+}
+
+/// What one observation leaves of all earlier ones. At 0.9 the last ten make two thirds of the figure.
+const KEPT_PER_OBSERVATION: f64 = 0.9;
+
+impl SmoothedRatio {
+    /// Adds an observation. One that is not finite, negative, or over nothing is left out.
+    pub fn observe(&mut self, numerator: f64, denominator: f64) {
+        if !numerator.is_finite() || !denominator.is_finite() || numerator < 0.0 || denominator <= 0.0 {
+            return;
+        }
+        self.numerator = self.numerator.mul_add(KEPT_PER_OBSERVATION, numerator);
+        self.denominator = self.denominator.mul_add(KEPT_PER_OBSERVATION, denominator);
+    }
+
+    /// The figure, or 0 while nothing was observed.
+    pub fn value(&self) -> f32 {
+        if self.denominator > 0.0 { (self.numerator / self.denominator) as f32 } else { 0.0 }
+    }
+}
+
+/// Bytes of text a token, per model: how prompts are sized before an engine counted them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BytesPerToken(SmoothedRatio);
+
+/// Where the estimate starts: English text under the usual tokenizers.
+const BYTES_PER_TOKEN_AT_START: f64 = 4.0;
+
+/// How much the start counts: one prompt of this many tokens.
+const START_WEIGHT_TOKENS: f64 = 256.0;
+
+impl Default for BytesPerToken {
+    fn default() -> Self {
+        let mut ratio = SmoothedRatio::default();
+        ratio.observe(BYTES_PER_TOKEN_AT_START * START_WEIGHT_TOKENS, START_WEIGHT_TOKENS);
+        Self(ratio)
+    }
+}
+
+impl BytesPerToken {
+    /// An engine counted `tokens` for a prompt of `bytes`.
+    pub fn observe(&mut self, bytes: usize, tokens: u32) {
+        self.0.observe(bytes as f64, f64::from(tokens));
+    }
+
+    /// Tokens that a text of `bytes` most likely has; at least 1.
+    pub fn tokens(&self, bytes: usize) -> u32 {
+        // A token is at least a fraction of a byte: keeps a hostile ratio from blowing the estimate up.
+        let per_token = f64::from(self.0.value()).max(0.25);
+        ((bytes as f64 / per_token).ceil() as u32).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_empty_and_follows_what_it_sees() {
+        let mut rate = SmoothedRatio::default();
+        assert_eq!(rate.value(), 0.0);
+        for _ in 0..50 {
+            rate.observe(8_000.0, 2.0);
+        }
+        assert!((rate.value() - 4_000.0).abs() < 1.0);
+        rate.observe(1.0, 0.001);
+        assert!(
+            (rate.value() - 4_000.0).abs() < 100.0,
+            "a tiny observation must not swing it: {}",
+            rate.value()
+        );
+    }
+
+    #[test]
+    fn leaves_nonsense_out() {
+        let mut rate = SmoothedRatio::default();
+        rate.observe(10.0, 1.0);
+        for (numerator, denominator) in
+            [(f64::NAN, 1.0), (1.0, f64::INFINITY), (-1.0, 1.0), (1.0, 0.0), (1.0, -2.0)]
+        {
+            rate.observe(numerator, denominator);
+        }
+        assert_eq!(rate.value(), 10.0);
+    }
+
+    #[test]
+    fn sizes_prompts_by_what_engines_counted() {
+        let mut model = BytesPerToken::default();
+        assert_eq!(model.tokens(4_000), 1_000);
+        for _ in 0..40 {
+            model.observe(10_000, 5_000);
+        }
+        let estimate = model.tokens(4_000);
+        assert!((1_950..=2_050).contains(&estimate), "{estimate}");
+        assert_eq!(model.tokens(0), 1);
+    }
+}

@@ -1,0 +1,241 @@
+//! What is remembered between the turns of a conversation, and how a turn changes it.
+//!
+//! First cut: who served the last turn, how much prompt the engines counted, and a fingerprint of the prompt
+//! text, so that the next turn's cached tokens are claimed only when its text continues the last one's.
+
+use crate::facts::{FleetColumns, Row, SessionFacts};
+
+/// A conversation of one tenant with one model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SessionKey {
+    /// Who pays: a session never crosses tenants.
+    pub tenant: String,
+    /// Served model name: a session never crosses models.
+    pub model: String,
+    /// Endpoint path: chat and completions render prompts differently.
+    pub endpoint: &'static str,
+    /// The client's own name for it.
+    pub conversation: String,
+}
+
+/// Length and hash of a prompt's text, to recognise a prompt that begins with it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptMark {
+    /// Bytes of the text.
+    pub bytes: usize,
+    /// [`crate::hash::bytes`] of the text.
+    pub hash: u64,
+}
+
+impl PromptMark {
+    /// The mark of a text.
+    pub fn of(text: &[u8]) -> Self {
+        Self { bytes: text.len(), hash: crate::hash::bytes(0, text) }
+    }
+
+    /// Whether `text` begins with the marked text. Advisory: a collision costs time, never a wrong answer.
+    pub fn is_prefix_of(&self, text: &[u8]) -> bool {
+        text.get(..self.bytes).is_some_and(|head| crate::hash::bytes(0, head) == self.hash)
+    }
+}
+
+/// One conversation, as of its last turn.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Session {
+    /// Turns that ended.
+    pub turns: u32,
+    /// Decode worker of the last turn, by [`FleetColumns::id`].
+    pub holder: Option<u64>,
+    /// Prefill worker of the last turn, by [`FleetColumns::id`].
+    pub last_prefill: Option<u64>,
+    /// Text of the last turn's prompt.
+    pub prompt: PromptMark,
+    /// Prompt tokens of the last turn as the engine counted them.
+    pub prompt_tokens: u32,
+    /// Tokens generated in the last turn.
+    pub output_tokens: u32,
+    /// When the last turn ended.
+    pub ended_at_ms: u64,
+    gaps: Gaps,
+}
+
+/// Running mean and variance of the time between turns (Welford).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Gaps {
+    count: u32,
+    last_ms: u32,
+    mean_ms: f64,
+    squares: f64,
+}
+
+/// What one turn leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TurnRecord {
+    /// Who decoded.
+    pub decode: u64,
+    /// Who prefilled.
+    pub prefill: u64,
+    /// Text of the prompt.
+    pub prompt: PromptMark,
+    /// Prompt tokens as the engine counted them.
+    pub prompt_tokens: u32,
+    /// Tokens generated.
+    pub output_tokens: u32,
+    /// When the request came.
+    pub started_at_ms: u64,
+    /// When the answer ended.
+    pub ended_at_ms: u64,
+}
+
+impl Session {
+    /// The session after a turn. `before` is what was stored when the turn ended.
+    pub fn after(before: Option<&Self>, turn: &TurnRecord) -> Self {
+        let mut gaps = before.map(|session| session.gaps).unwrap_or_default();
+        if let Some(session) = before {
+            gaps.observe(turn.started_at_ms.saturating_sub(session.ended_at_ms));
+        }
+        Self {
+            turns: before.map_or(0, |session| session.turns).saturating_add(1),
+            holder: Some(turn.decode),
+            last_prefill: Some(turn.prefill),
+            prompt: turn.prompt,
+            prompt_tokens: turn.prompt_tokens,
+            output_tokens: turn.output_tokens,
+            ended_at_ms: turn.ended_at_ms,
+            gaps,
+        }
+    }
+
+    /// The session as policies see it. Workers that are gone from the table are left out.
+    pub fn facts(&self, fleet: &FleetColumns, now_ms: u64) -> SessionFacts {
+        let row = |id: Option<u64>| -> Option<Row> {
+            id.and_then(|id| fleet.id.iter().position(|other| *other == id)).map(|row| row as Row)
+        };
+        SessionFacts {
+            turn: self.turns,
+            holder: row(self.holder),
+            last_prefill: row(self.last_prefill),
+            // No hold exists before decode-to-prefill reuse: nothing is proven to be held.
+            held_tokens: 0,
+            held_expires_in_ms: 0,
+            last_gap_ms: clamp_ms(now_ms.saturating_sub(self.ended_at_ms)),
+            mean_gap_ms: self.gaps.mean_ms as f32,
+            gap_spread_ms: self.gaps.spread_ms() as f32,
+        }
+    }
+
+    /// Leading tokens of a prompt that each worker is believed to have, from the last turn alone: the prefill
+    /// worker computed its prompt; the decode worker has its prompt and all but the last generated token.
+    /// Whole blocks only, since engines cache whole blocks. Nothing, unless the text continues the last turn's.
+    pub fn cached_tokens(&self, fleet: &FleetColumns, text: &[u8], block_tokens: u32) -> Vec<u32> {
+        let mut cached = vec![0; fleet.len()];
+        if self.prompt_tokens == 0 || !self.prompt.is_prefix_of(text) {
+            return cached;
+        }
+        let whole_blocks = |tokens: u32| tokens - tokens % block_tokens.max(1);
+        // The generated text is rendered and tokenised again by the client's next turn, which may differ from
+        // what the decode worker holds; only the prompt's part is claimed for it.
+        for id in [self.last_prefill, self.holder].into_iter().flatten() {
+            if let Some(row) = fleet.id.iter().position(|other| *other == id) {
+                cached[row] = whole_blocks(self.prompt_tokens);
+            }
+        }
+        cached
+    }
+
+    /// Tokens a prompt most likely has: those the engine counted for the part it shares with the last turn,
+    /// and an estimate for the rest.
+    pub fn prompt_tokens(&self, text: &[u8], estimate: impl Fn(usize) -> u32) -> u32 {
+        if self.prompt_tokens > 0 && self.prompt.is_prefix_of(text) {
+            let rest = text.len() - self.prompt.bytes;
+            self.prompt_tokens.saturating_add(if rest == 0 { 0 } else { estimate(rest) })
+        } else {
+            estimate(text.len())
+        }
+    }
+}
+
+impl Gaps {
+    fn observe(&mut self, gap_ms: u64) {
+        self.count = self.count.saturating_add(1);
+        self.last_ms = clamp_ms(gap_ms);
+        let gap = f64::from(self.last_ms);
+        let delta = gap - self.mean_ms;
+        self.mean_ms += delta / f64::from(self.count);
+        self.squares += delta * (gap - self.mean_ms);
+    }
+
+    fn spread_ms(&self) -> f64 {
+        if self.count < 2 { 0.0 } else { (self.squares / f64::from(self.count - 1)).sqrt() }
+    }
+}
+
+fn clamp_ms(ms: u64) -> u32 {
+    u32::try_from(ms).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{decode, prefill, table};
+
+    fn turn(prompt: &str, started_at_ms: u64, ended_at_ms: u64) -> TurnRecord {
+        TurnRecord {
+            decode: 101,
+            prefill: 100,
+            prompt: PromptMark::of(prompt.as_bytes()),
+            prompt_tokens: 40,
+            output_tokens: 10,
+            started_at_ms,
+            ended_at_ms,
+        }
+    }
+
+    #[test]
+    fn a_turn_is_remembered() {
+        let first = Session::after(None, &turn("hello", 1_000, 2_000));
+        let second = Session::after(Some(&first), &turn("hello again", 5_000, 6_000));
+        let third = Session::after(Some(&second), &turn("hello again, third", 7_000, 9_000));
+        let facts = third.facts(&table(&[prefill(), decode()]).fleet, 9_500);
+        assert_eq!((facts.turn, facts.last_prefill, facts.holder), (3, Some(0), Some(1)));
+        assert_eq!((facts.last_gap_ms, facts.mean_gap_ms), (500, 2_000.0));
+        assert!((facts.gap_spread_ms - 1_414.2).abs() < 0.1);
+    }
+
+    #[test]
+    fn workers_that_are_gone_are_left_out() {
+        let session = Session::after(None, &turn("x", 0, 1));
+        let facts = session.facts(&table(&[]).fleet, 2);
+        assert_eq!((facts.holder, facts.last_prefill), (None, None));
+    }
+
+    #[test]
+    fn cached_tokens_need_a_text_that_continues() {
+        let session = Session::after(None, &turn("once upon a time", 0, 1));
+        let fleet = table(&[prefill(), decode(), prefill()]).fleet;
+        for (text, expected) in [
+            ("once upon a time", [32, 32, 0]),
+            ("once upon a time there was", [32, 32, 0]),
+            ("once upon a tim", [0, 0, 0]),
+            ("twice upon a time there was", [0, 0, 0]),
+        ] {
+            assert_eq!(session.cached_tokens(&fleet, text.as_bytes(), 16), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_sized_by_its_known_part() {
+        let session = Session::after(None, &turn("abcd", 0, 1));
+        let estimate = |bytes: usize| bytes as u32;
+        assert_eq!(session.prompt_tokens(b"abcd", estimate), 40);
+        assert_eq!(session.prompt_tokens(b"abcdefg", estimate), 43);
+        assert_eq!(session.prompt_tokens(b"zzzzefg", estimate), 7);
+    }
+
+    #[test]
+    fn clocks_that_step_back_do_no_harm() {
+        let first = Session::after(None, &turn("a", 5_000, 9_000));
+        let second = Session::after(Some(&first), &turn("ab", 1_000, 2_000));
+        assert_eq!(second.facts(&table(&[]).fleet, 0).last_gap_ms, 0);
+    }
+}
