@@ -1,1 +1,22 @@
-//! The Sluice host process
+//! The Sluice host process: an OpenAI-compatible data plane whose routing is decided by WASM policies.
+//!
+//! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
+
+pub mod app;
+pub mod cli;
+pub mod clock;
+pub mod commands;
+pub mod config;
+pub mod fleet;
+pub mod handle;
+pub mod http;
+pub mod ids;
+pub mod listen;
+pub mod pipeline;
+pub mod policy_events;
+pub mod request;
+pub mod routes;
+pub mod sessions;
+pub mod telemetry;
+pub mod text_table;
+pub mod upstream;

@@ -1,1 +1,109 @@
-//! least-loaded
+//! Each request to the workers that have the fewest requests.
+//!
+//! # When to use it
+//! When requests differ in length but prompts rarely repeat: it evens out queues without needing any measured
+//! figure. It ignores caches and sessions, and counts a long prompt like a short one.
+
+use sluice_policy_sdk::{Facts, Policy, Verdict, Worker, export, pick, settings};
+
+settings! {
+    /// How load is counted.
+    pub struct Settings {
+        /// How many running requests one waiting request counts as: running ones share a batch, while a
+        /// waiting one says that the batch is full.
+        waiting_weight: u32 = 4, 0..=1_000;
+    }
+}
+
+/// Fewest requests first; equal loads are drawn evenly, and the same for a conversation.
+#[derive(Debug)]
+pub struct LeastLoaded {
+    settings: Settings,
+}
+
+impl LeastLoaded {
+    fn load(&self, worker: Worker<'_>) -> f32 {
+        worker.running() as f32 + self.settings.waiting_weight as f32 * worker.waiting() as f32
+    }
+}
+
+impl Policy for LeastLoaded {
+    fn settings_schema() -> String {
+        Settings::schema()
+    }
+
+    fn configure(settings: &str) -> Result<Self, String> {
+        Settings::parse(settings).map(|settings| Self { settings })
+    }
+
+    fn route(&self, facts: &Facts) -> Verdict {
+        let load = |worker: Worker<'_>| self.load(worker);
+        let pair = pick::least(facts.seed, facts.paired_prefills(), load).and_then(|prefill| {
+            pick::least(facts.seed, facts.decodes_for(prefill), load).map(|decode| (prefill, decode))
+        });
+        if let Some((prefill, decode)) = pair {
+            return Verdict::pull(prefill.row(), decode.row()).because("least loaded");
+        }
+        match pick::least(facts.seed, facts.alone(), load) {
+            Some(worker) => Verdict::unified(worker.row()).because("least loaded"),
+            // Nobody can serve. The host knows why, and words that for the client; a policy would guess.
+            None => Verdict::UseDefault,
+        }
+    }
+}
+
+export!(LeastLoaded);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill, unified};
+
+    fn verdict(settings: &str, facts: FactsBuilder) -> Verdict {
+        LeastLoaded::configure(settings).expect("valid settings").route(&facts.build())
+    }
+
+    #[test]
+    fn picks_the_fewest_requests() {
+        let pairs = FactsBuilder::new()
+            .worker(WorkerSpec { running: 3, ..prefill(1) })
+            .worker(WorkerSpec { running: 2, ..prefill(2) })
+            .worker(WorkerSpec { running: 5, ..decode(3) })
+            .worker(WorkerSpec { running: 6, ..decode(4) });
+        assert_eq!(verdict("{}", pairs), Verdict::pull(1, 2).because("least loaded"));
+    }
+
+    #[test]
+    fn waiting_requests_count_by_their_weight() {
+        let facts = FactsBuilder::new()
+            .worker(WorkerSpec { running: 1, waiting: 1, ..unified(1) })
+            .worker(WorkerSpec { running: 4, ..unified(2) });
+        for (settings, row) in [("{}", 1), (r#"{"waiting_weight": 1}"#, 0), (r#"{"waiting_weight": 0}"#, 0)] {
+            assert_eq!(
+                verdict(settings, facts.clone()),
+                Verdict::unified(row).because("least loaded"),
+                "{settings}"
+            );
+        }
+    }
+
+    #[test]
+    fn equal_loads_spread_over_conversations() {
+        let facts = FactsBuilder::new().worker(unified(1)).worker(unified(2));
+        let first = Verdict::unified(0).because("least loaded");
+        let firsts = (0..1_000).filter(|seed| verdict("{}", facts.clone().seed(*seed)) == first).count();
+        assert!((400..600).contains(&firsts), "{firsts} of 1,000");
+    }
+
+    #[test]
+    fn nobody_to_serve_is_the_hosts_to_say() {
+        assert_eq!(verdict("{}", FactsBuilder::new()), Verdict::UseDefault);
+    }
+
+    #[test]
+    fn settings_are_checked_by_name() {
+        let refused = LeastLoaded::configure(r#"{"waiting_weight": -1}"#).expect_err("out of range");
+        assert_eq!(refused, "setting `waiting_weight` is -1; it takes a whole number from 0 to 1000");
+        assert!(LeastLoaded::settings_schema().contains(r#""maximum":1000"#));
+    }
+}

@@ -1,0 +1,118 @@
+//! The command line. Help texts teach: each says what a command is for and shows it at work.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// The open, programmable router for disaggregated LLM inference.
+///
+/// Sluice stands in front of vLLM engines and speaks the OpenAI API. Where each request prefills and decodes is
+/// decided by a policy: a small WASM file in a folder, replaced by dropping in another, with no restart.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve requests.
+    ///
+    /// Reads sluice.toml, listens, and routes until SIGTERM or SIGINT; then lets requests in flight end.
+    /// Logs go to standard error; SLUICE_LOG=debug says more.
+    ///
+    ///     sluice serve --config sluice.toml
+    #[command(verbatim_doc_comment)]
+    Serve(Serve),
+    /// Check a configuration without serving.
+    ///
+    /// Prints every problem with its line and its cure; exits with 2 if there is one.
+    CheckConfig(CheckConfig),
+    /// Look at, check, make and build policies.
+    #[command(subcommand)]
+    Policy(Policy),
+    /// Run an engine emulator: vLLM's wire without a GPU, for demos and tests.
+    ///
+    /// It is no engine: tokens come from a hash of its KV cache, time from a stated model.
+    Emulate(sluice_emulator::EmulateArgs),
+}
+
+/// `sluice serve`
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The configuration; examples/configs/vllm-pull.toml explains every key.
+    #[arg(long, short, default_value = "sluice.toml")]
+    pub config: PathBuf,
+    /// Log one JSON object a line.
+    #[arg(long)]
+    pub log_json: bool,
+}
+
+/// `sluice check-config`
+#[derive(Debug, Args)]
+pub struct CheckConfig {
+    /// The configuration.
+    #[arg(default_value = "sluice.toml")]
+    pub config: PathBuf,
+}
+
+/// `sluice policy ...`
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// List the policies of a running host: which are in force, which were refused and why.
+    List(PolicyList),
+    /// Do to policy files all that the host does before it puts them in force, and tell what came of it.
+    ///
+    ///     sluice policy check my-policy.wasm
+    ///
+    /// Settings are read from my-policy.toml beside the file, if it is there.
+    #[command(verbatim_doc_comment)]
+    Check(PolicyCheck),
+    /// Make a new policy: a crate that builds, tests and drops in.
+    ///
+    ///     sluice policy new my-policy && cd my-policy && cargo test
+    #[command(verbatim_doc_comment)]
+    New(PolicyNew),
+    /// Build a policy crate into NAME.wasm.
+    ///
+    ///     sluice policy build && cp my-policy.wasm /etc/sluice/policies.d/
+    #[command(verbatim_doc_comment)]
+    Build(PolicyBuild),
+}
+
+/// `sluice policy list`
+#[derive(Debug, Args)]
+pub struct PolicyList {
+    /// The host's admin address.
+    #[arg(long, default_value = "127.0.0.1:8001")]
+    pub admin: std::net::SocketAddr,
+}
+
+/// `sluice policy check`
+#[derive(Debug, Args)]
+pub struct PolicyCheck {
+    /// Policy files.
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+/// `sluice policy new`
+#[derive(Debug, Args)]
+pub struct PolicyNew {
+    /// Its name, like my-policy: the crate's, the folder's, and the file's.
+    pub name: String,
+    /// Where to make it.
+    #[arg(long, default_value = ".")]
+    pub parent: PathBuf,
+}
+
+/// `sluice policy build`
+#[derive(Debug, Args)]
+pub struct PolicyBuild {
+    /// The policy's crate.
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+}

@@ -1,0 +1,37 @@
+//! Time as an argument. Nothing else in this crate reads a clock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Where the host gets its time from.
+pub trait Clock: Send + Sync + 'static {
+    /// Wall clock, milliseconds since the Unix epoch. May step; never used to measure.
+    fn wall_ms(&self) -> u64;
+    /// Time since some fixed moment. Never steps back.
+    fn elapsed(&self) -> Duration;
+}
+
+/// The machine's clock.
+#[derive(Debug)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose `elapsed` starts now.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the monotonic clock")]
+    pub fn shared() -> Arc<dyn Clock> {
+        Arc::new(Self { start: Instant::now() })
+    }
+}
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
+    fn wall_ms(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+}

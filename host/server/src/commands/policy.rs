@@ -1,0 +1,156 @@
+//! `sluice policy`: list, check, new, build.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Deserialize;
+use sluice_policy::Limits;
+
+use super::{complain, policy_new, say};
+use crate::cli::{Policy, PolicyCheck};
+use crate::text_table::TextTable;
+
+/// How long `list` waits for the host.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest answer of the admin API read, in bytes.
+const ADMIN_ANSWER_BYTES_AT_MOST: u64 = 8 * 1024 * 1024;
+
+/// Runs one of them.
+pub fn run(command: Policy) -> ExitCode {
+    let done = match command {
+        Policy::List(args) => list(args.admin),
+        Policy::Check(args) => check(&args),
+        Policy::New(args) => new(&args.parent, &args.name),
+        Policy::Build(args) => build(&args.dir),
+    };
+    match done {
+        Ok(code) => code,
+        Err(message) => {
+            complain(&message);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Listing {
+    generation: u64,
+    default: String,
+    policies: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    name: String,
+    state: String,
+    #[serde(default)]
+    version: Option<String>,
+    #[serde(default)]
+    digest: Option<String>,
+    #[serde(default)]
+    bytes: Option<u64>,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+fn list(admin: SocketAddr) -> Result<ExitCode, String> {
+    let cure = "is the host running? Its admin address is server.admin_listen; pass another with --admin";
+    let body = get(admin, "/admin/policies").map_err(|error| format!("cannot ask {admin}: {error}\n  cure: {cure}"))?;
+    let listing: Listing =
+        serde_json::from_str(&body).map_err(|error| format!("{admin} is no Sluice admin API: {error}"))?;
+    let mut table = TextTable::new(&["policy", "state", "version", "digest", "KB", "why"]);
+    for policy in &listing.policies {
+        let mark = if policy.name == listing.default { " (default)" } else { "" };
+        table.row([
+            format!("{}{mark}", policy.name),
+            policy.state.clone(),
+            policy.version.clone().unwrap_or_default(),
+            policy.digest.as_deref().map(|digest| digest.chars().take(12).collect()).unwrap_or_default(),
+            policy.bytes.map(|bytes| bytes.div_ceil(1024).to_string()).unwrap_or_default(),
+            policy.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    say(&format!("generation {}\n{table}", listing.generation));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One GET over HTTP/1.0: no keep-alive and no chunks, so the body is what follows the blank line.
+fn get(admin: SocketAddr, path: &str) -> Result<String, String> {
+    let fetch = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&admin, ADMIN_TIMEOUT)?;
+        stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {admin}\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.take(ADMIN_ANSWER_BYTES_AT_MOST).read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = fetch().map_err(|error| error.to_string())?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is no HTTP")?;
+    let status = head.lines().next().unwrap_or_default();
+    if !status.contains(" 200 ") {
+        return Err(format!("{path} answered {status:?}"));
+    }
+    Ok(body.to_owned())
+}
+
+fn check(args: &PolicyCheck) -> Result<ExitCode, String> {
+    let mut refused = 0;
+    for file in &args.files {
+        match check_one(file) {
+            Ok(text) => say(&text),
+            Err(message) => {
+                refused += 1;
+                complain(&message);
+            }
+        }
+    }
+    Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn check_one(file: &Path) -> Result<String, String> {
+    let settings_file = file.with_extension("toml");
+    let settings = match std::fs::read_to_string(&settings_file) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(format!("{}: {error}", settings_file.display())),
+    };
+    let checked = sluice_policy::check_file(file, settings.as_deref(), &Limits::default());
+    let checked = checked.map_err(|error| format!("{}: refused: {error}", file.display()))?;
+    let mut table = TextTable::new(&["trial case", "hook", "answer"]);
+    for trial in &checked.trial {
+        table.row([trial.case.clone(), trial.hook.to_string(), trial.answer.clone()]);
+    }
+    Ok(format!(
+        "{}: good: {} {} ({}), {} KB, compiled in {} ms\n{table}",
+        file.display(),
+        checked.description.name,
+        checked.description.version,
+        checked.description.about,
+        checked.bytes.div_ceil(1024),
+        checked.compile_ms,
+    ))
+}
+
+fn new(parent: &Path, name: &str) -> Result<ExitCode, String> {
+    let created = policy_new::create(parent, name).map_err(|error| error.to_string())?;
+    let dir = created.dir.display();
+    say(&format!(
+        "made {dir} ({} files). Next:\n  cd {dir}\n  cargo test\n  sluice policy build\n  cp {name}.wasm YOUR_POLICY_FOLDER/",
+        created.files.len()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build(dir: &Path) -> Result<ExitCode, String> {
+    let built = policy_new::build(dir).map_err(|error| error.to_string())?;
+    say(&format!(
+        "built {} ({} KB). Next:\n  sluice policy check {0}\n  cp {0} YOUR_POLICY_FOLDER/",
+        built.wasm.display(),
+        built.bytes.div_ceil(1024)
+    ));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,118 @@
+//! Defaults and bounds of every number, each with its unit and its reason, and the limits of the file itself.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// What a number is when it is not written, and what it may be when it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds<T> {
+    /// The value when the key is left out.
+    pub default: T,
+    /// Smallest value allowed.
+    pub min: T,
+    /// Largest value allowed.
+    pub max: T,
+    /// What is counted, for messages; empty when nothing is.
+    pub unit: &'static str,
+}
+
+/// Declares [`Bounds`] whose default lies between its ends, or does not compile.
+macro_rules! bounds {
+    ($($(#[$doc:meta])* $name:ident: $number:ty = $default:expr, from $min:expr, to $max:expr, $unit:expr;)*) => {
+        $($(#[$doc])* pub const $name: Bounds<$number> = {
+            assert!($min <= $default && $default <= $max);
+            Bounds { default: $default, min: $min, max: $max, unit: $unit }
+        };)*
+    };
+}
+
+const MIB: usize = 1 << 20;
+const MINUTE_MS: u64 = 60_000;
+const HOUR_MS: u64 = 60 * MINUTE_MS;
+const DAY_MS: u64 = 24 * HOUR_MS;
+
+/// The name in `policy.default` that means the host's own default policy.
+pub const BUILTIN: &str = "builtin";
+
+/// How much earlier than its engine the host takes KV blocks for gone: the engine's clock started before its
+/// answer arrived here, and a read must be under way before it ends. Milliseconds; covers a slow network and
+/// a garbage-collected engine.
+pub const HOLD_MARGIN_MS: u64 = 1_000;
+
+/// A thousand times a usual file; keeps a path given by mistake from filling memory.
+pub const MAX_CONFIG_BYTES: u64 = MIB as u64;
+
+/// Problems shown of one file; more than a screenful helps nobody.
+pub const MAX_PROBLEMS_SHOWN: usize = 20;
+
+/// Characters shown of a line in a message, so that it fits a terminal.
+pub const MAX_SHOWN_CHARS: usize = 120;
+
+/// Characters of a sentence in a message; ours alone stay below it.
+pub const MAX_MESSAGE_CHARS: usize = 400;
+
+/// Characters of a pool's, worker's or policy's name: they stand in metrics and tables.
+pub const MAX_NAME_CHARS: usize = 64;
+
+/// Bytes of a model's name: they stand in metrics and in each answer. Longer than any repository path in use.
+pub const MAX_MODEL_BYTES: usize = 256;
+
+/// Header names given to policies: each costs every decision a copy of its value.
+pub const MAX_LABELS: usize = 16;
+
+/// Pools of one host: one model each, and each has its own table, metrics and health checks.
+pub const MAX_POOLS: usize = 256;
+
+/// Workers of one pool: policies see them all at every decision, and are measured up to 1,024.
+pub const MAX_WORKERS: usize = 4_096;
+
+/// Loopback only, until the operator says who may reach it.
+pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8_000);
+
+/// Next to [`LISTEN`].
+pub const ADMIN_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8_001);
+
+/// Policies are dropped next to the configuration file.
+pub const POLICY_FOLDER: &str = "policies.d";
+
+bounds! {
+    /// Long enough for most answers, and what orchestrators wait before they kill. 0: cut off at once.
+    DRAIN_TIMEOUT_MS: u64 = 30_000, from 0, to HOUR_MS, "ms";
+    /// A million tokens of text is about 4 MiB; room for images in the body. At least what a request needs.
+    MAX_BODY_BYTES: usize = 16 * MIB, from 1_024, to 1_024 * MIB, "bytes";
+    /// Headers come in one or two packets; more time only helps whoever holds connections open.
+    HEADER_TIMEOUT_MS: u64 = 10_000, from 100, to 10 * MINUTE_MS, "ms";
+    /// What OpenAI's own clients wait.
+    REQUEST_TIMEOUT_MS: u64 = 10 * MINUTE_MS, from 1_000, to DAY_MS, "ms";
+    /// Workers are near: one lost packet (1 s to its repeat) is waited for, a dead host is not.
+    CONNECT_TIMEOUT_MS: u64 = 2_000, from 10, to MINUTE_MS, "ms";
+    /// Sixteen workers with 256 running sequences each; beyond, requests would only queue.
+    MAX_IN_FLIGHT: usize = 4_096, from 1, to 1_000_000, "requests";
+
+    /// A thousand times a usual decision; at most what a client would notice.
+    POLICY_CPU_BUDGET_MS: u32 = 5, from 1, to 1_000, "ms";
+    /// A host with a twentieth of a CPU still spends the CPU budget in it.
+    POLICY_WALL_BOUND_MS: u32 = 100, from 1, to 10_000, "ms";
+    /// Ample for policies in Rust; those in languages with a runtime of their own need more.
+    POLICY_MEMORY_MB: u32 = 16, from 1, to 1_024, "MiB";
+
+    /// A person's pause; past it the engines have given the blocks to others anyway.
+    SESSION_TTL_MS: u64 = 30 * MINUTE_MS, from 1_000, to 7 * DAY_MS, "ms";
+    /// About 1 KiB each, so about 100 MiB.
+    MAX_SESSIONS: usize = 100_000, from 1, to 10_000_000, "sessions";
+
+    /// vLLM's default on GPUs.
+    BLOCK_TOKENS: u32 = 16, from 1, to 65_536, "tokens";
+    /// Llama 3.1 8B in 16 bits: 2 (K and V) x 32 layers x 8 KV heads x 128 x 2 bytes. A wrong figure makes
+    /// transfers look cheaper or dearer to policies; answers stay right.
+    KV_BYTES_PER_TOKEN: u32 = 131_072, from 1, to 1 << 30, "bytes";
+    /// vLLM's default of `kv_lease_duration`. At least twice the margin, so that half of it can be used.
+    KV_LEASE_MS: u64 = 30_000, from 2 * HOLD_MARGIN_MS, to DAY_MS, "ms";
+    /// vLLM's default of `decoder_kv_blocks_ttl`.
+    DECODER_TTL_MS: u64 = 480_000, from 2 * HOLD_MARGIN_MS, to DAY_MS, "ms";
+}
+
+/// Any number will do for a zone; all workers are in one until told otherwise.
+pub const ZONE: Bounds<u16> = Bounds { default: 0, min: 0, max: u16::MAX, unit: "" };
+
+/// Bounds of `max_model_len`, which has no default: the engines know their own.
+pub const MAX_MODEL_LEN: Bounds<u32> = Bounds { default: 1, min: 1, max: 1 << 27, unit: "tokens" };

@@ -1,0 +1,144 @@
+//! The configuration as meant: every value is checked, every default filled in.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use sluice_core::facts::Role;
+
+use super::url::WorkerUrl;
+
+/// All that the host process is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Listeners, timeouts and sizes.
+    pub server: Server,
+    /// Who decides, and within which limits.
+    pub policy: Policy,
+    /// What is remembered between the turns of a conversation.
+    pub sessions: Sessions,
+    /// At least one; names and models are unique among them.
+    pub pools: Vec<Pool>,
+    /// The file this came from.
+    pub path: PathBuf,
+}
+
+/// `[server]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Where operators connect: always a loopback address.
+    pub admin_listen: SocketAddr,
+    /// From the signal to stop until requests still running are cut off; 0 cuts them off at once.
+    pub drain_timeout_ms: u64,
+    /// Longest request body accepted.
+    pub max_body_bytes: usize,
+    /// From a client's connection to the end of its request's headers.
+    pub header_timeout_ms: u64,
+    /// From the end of a request's headers to the last byte of its answer.
+    pub request_timeout_ms: u64,
+    /// From the start of a connection to a worker until it stands; at most `request_timeout_ms`.
+    pub connect_timeout_ms: u64,
+    /// Requests served at the same time; more are turned away.
+    pub max_in_flight: usize,
+}
+
+/// `[policy]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Where policy files are dropped; a relative path starts from the configuration file's folder.
+    pub folder: PathBuf,
+    /// The policy that decides: the stem of a file in `folder`, or [`super::BUILTIN`].
+    pub default: String,
+    /// CPU time of one call.
+    pub cpu_budget_ms: u32,
+    /// Wall time of one call, behind the CPU budget and never below it.
+    pub wall_bound_ms: u32,
+    /// Memory of one policy instance, in MiB.
+    pub memory_mb: u32,
+    /// Names of the request headers that policies may see, in lower case, each once.
+    pub labels: Vec<String>,
+}
+
+/// `[sessions]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sessions {
+    /// From the end of a conversation's last turn until it is forgotten.
+    pub ttl_ms: u64,
+    /// Conversations remembered at the same time; the longest idle one makes room.
+    pub max_sessions: usize,
+}
+
+/// How the workers of a pool share the work of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PoolMode {
+    /// Each worker prefills and decodes.
+    Unified,
+    /// Prefill workers fill the KV cache and decode workers fetch it from them.
+    Pull,
+}
+
+impl PoolMode {
+    /// Every mode, in the order in which messages list them.
+    pub const ALL: [Self; 2] = [Self::Unified, Self::Pull];
+
+    /// The name used in configuration, metrics and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unified => "unified",
+            Self::Pull => "pull",
+        }
+    }
+}
+
+/// `[[pool]]`: the workers that serve one model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// Unique among pools.
+    pub name: String,
+    /// The model's name as clients write it, and as the engines were told to serve it.
+    pub model: String,
+    /// How a request is split over the workers.
+    pub mode: PoolMode,
+    /// Tokens a KV block, as the engines have it.
+    pub block_tokens: u32,
+    /// KV bytes a token, over all layers.
+    pub kv_bytes_per_token: u32,
+    /// How long a prefill worker keeps finished KV blocks for a decode worker, as the engines were started.
+    pub kv_lease_ms: u64,
+    /// How long a decode worker keeps a turn's KV blocks for the next turn, as the engines were started.
+    pub decoder_ttl_ms: u64,
+    /// Longest context in tokens, prompt and answer together; `None` leaves it to the engines.
+    pub max_model_len: Option<u32>,
+    /// At least one; names and addresses are unique among them.
+    pub workers: Vec<Worker>,
+}
+
+/// `[[pool.worker]]`: one engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Worker {
+    /// Unique in its pool.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Where it answers.
+    pub url: WorkerUrl,
+    /// Whether a decode worker may also be asked to prefill.
+    pub can_prefill: bool,
+    /// Where it runs: workers of one zone are near each other.
+    pub zone: u16,
+    /// See [`worker_id`].
+    pub id: u64,
+    /// Line of its table in the file, counted from 1.
+    pub line: usize,
+}
+
+/// A worker's id: it depends on the names of the pool and the worker alone, so it stays the same when the
+/// host restarts, when workers are added or reordered, and when the worker moves to another address.
+/// FNV-1a, 64 bits; the byte 0xff, which UTF-8 never holds, keeps ("ab", "c") and ("a", "bc") apart.
+pub fn worker_id(pool: &str, worker: &str) -> u64 {
+    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let bytes = pool.bytes().chain([0xff]).chain(worker.bytes());
+    bytes.fold(OFFSET_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}

@@ -1,0 +1,6 @@
+//! Tests of the configuration.
+
+mod cases;
+mod examples;
+mod meaning;
+mod mutations;

@@ -1,0 +1,193 @@
+//! The configuration as written: known keys with values of the right types, each with its place.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::errors::Problems;
+use super::table::{Field, Shape, Table};
+
+const ROOT: Shape = Shape { header: "this file", keys: &["server", "policy", "sessions", "pool"] };
+const SERVER: Shape = Shape {
+    header: "[server]",
+    keys: &[
+        "listen",
+        "admin_listen",
+        "drain_timeout_ms",
+        "max_body_bytes",
+        "header_timeout_ms",
+        "request_timeout_ms",
+        "connect_timeout_ms",
+        "max_in_flight",
+    ],
+};
+const POLICY: Shape = Shape {
+    header: "[policy]",
+    keys: &["folder", "default", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
+};
+const SESSIONS: Shape = Shape { header: "[sessions]", keys: &["ttl_ms", "max_sessions"] };
+const POOL: Shape = Shape {
+    header: "[[pool]]",
+    keys: &[
+        "name",
+        "model",
+        "mode",
+        "block_tokens",
+        "kv_bytes_per_token",
+        "kv_lease_ms",
+        "decoder_ttl_ms",
+        "max_model_len",
+        "worker",
+    ],
+};
+const WORKER: Shape =
+    Shape { header: "[[pool.worker]]", keys: &["name", "role", "url", "can_prefill", "zone"] };
+
+/// Every kind of table.
+pub(super) const SHAPES: [&Shape; 6] = [&ROOT, &SERVER, &POLICY, &SESSIONS, &POOL, &WORKER];
+
+/// The whole file.
+pub(super) struct Written {
+    pub(super) server: Server,
+    pub(super) policy: Policy,
+    pub(super) sessions: Sessions,
+    pub(super) pools: Vec<Pool>,
+}
+
+/// `[server]`
+pub(super) struct Server {
+    pub(super) listen: Field<String>,
+    pub(super) admin_listen: Field<String>,
+    pub(super) drain_timeout_ms: Field<i128>,
+    pub(super) max_body_bytes: Field<i128>,
+    pub(super) header_timeout_ms: Field<i128>,
+    pub(super) request_timeout_ms: Field<i128>,
+    pub(super) connect_timeout_ms: Field<i128>,
+    pub(super) max_in_flight: Field<i128>,
+}
+
+/// `[policy]`
+pub(super) struct Policy {
+    pub(super) folder: Field<String>,
+    pub(super) default: Field<String>,
+    pub(super) cpu_budget_ms: Field<i128>,
+    pub(super) wall_bound_ms: Field<i128>,
+    pub(super) memory_mb: Field<i128>,
+    pub(super) labels: Vec<Spanned<String>>,
+}
+
+/// `[sessions]`
+pub(super) struct Sessions {
+    pub(super) ttl_ms: Field<i128>,
+    pub(super) max_sessions: Field<i128>,
+}
+
+/// `[[pool]]`
+pub(super) struct Pool {
+    pub(super) span: Range<usize>,
+    pub(super) name: Field<String>,
+    pub(super) model: Field<String>,
+    pub(super) mode: Field<String>,
+    pub(super) block_tokens: Field<i128>,
+    pub(super) kv_bytes_per_token: Field<i128>,
+    pub(super) kv_lease_ms: Field<i128>,
+    pub(super) decoder_ttl_ms: Field<i128>,
+    pub(super) max_model_len: Field<i128>,
+    pub(super) workers: Vec<Worker>,
+}
+
+/// `[[pool.worker]]`
+pub(super) struct Worker {
+    pub(super) span: Range<usize>,
+    pub(super) name: Field<String>,
+    pub(super) role: Field<String>,
+    pub(super) url: Field<String>,
+    pub(super) can_prefill: Field<bool>,
+    pub(super) zone: Field<i128>,
+}
+
+/// Reads the whole file.
+pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> Written {
+    let mut root = Table::new(&ROOT, root);
+    let server = server(root.table("server", &SERVER, problems), problems);
+    let policy = policy(root.table("policy", &POLICY, problems), problems);
+    let sessions = sessions(root.table("sessions", &SESSIONS, problems), problems);
+    let pools = root.required_tables("pool", &POOL, problems, |problems| {
+        problems.of_file("no pool is configured", "add a [[pool]] with its [[pool.worker]] tables");
+    });
+    let pools = pools.into_iter().map(|table| pool(table, problems)).collect();
+    root.finish(&SHAPES, problems);
+    Written { server, policy, sessions, pools }
+}
+
+fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
+    let server = Server {
+        listen: table.text("listen", problems),
+        admin_listen: table.text("admin_listen", problems),
+        drain_timeout_ms: table.number("drain_timeout_ms", problems),
+        max_body_bytes: table.number("max_body_bytes", problems),
+        header_timeout_ms: table.number("header_timeout_ms", problems),
+        request_timeout_ms: table.number("request_timeout_ms", problems),
+        connect_timeout_ms: table.number("connect_timeout_ms", problems),
+        max_in_flight: table.number("max_in_flight", problems),
+    };
+    table.finish(&SHAPES, problems);
+    server
+}
+
+fn policy(mut table: Table<'_>, problems: &mut Problems<'_>) -> Policy {
+    let policy = Policy {
+        folder: table.text("folder", problems),
+        default: table.text("default", problems),
+        cpu_budget_ms: table.number("cpu_budget_ms", problems),
+        wall_bound_ms: table.number("wall_bound_ms", problems),
+        memory_mb: table.number("memory_mb", problems),
+        labels: table.texts("labels", problems),
+    };
+    table.finish(&SHAPES, problems);
+    policy
+}
+
+fn sessions(mut table: Table<'_>, problems: &mut Problems<'_>) -> Sessions {
+    let sessions = Sessions {
+        ttl_ms: table.number("ttl_ms", problems),
+        max_sessions: table.number("max_sessions", problems),
+    };
+    table.finish(&SHAPES, problems);
+    sessions
+}
+
+fn pool(mut table: Table<'_>, problems: &mut Problems<'_>) -> Pool {
+    let span = table.span();
+    let workers = table.required_tables("worker", &WORKER, problems, |problems| {
+        problems.at(span.clone(), "this [[pool]] has no workers", "add a [[pool.worker]] below its keys");
+    });
+    let pool = Pool {
+        name: table.required_text("name", "main", problems),
+        model: table.required_text("model", "MODEL", problems),
+        mode: table.required_text("mode", "unified", problems),
+        block_tokens: table.number("block_tokens", problems),
+        kv_bytes_per_token: table.number("kv_bytes_per_token", problems),
+        kv_lease_ms: table.number("kv_lease_ms", problems),
+        decoder_ttl_ms: table.number("decoder_ttl_ms", problems),
+        max_model_len: table.number("max_model_len", problems),
+        workers: workers.into_iter().map(|table| worker(table, problems)).collect(),
+        span,
+    };
+    table.finish(&SHAPES, problems);
+    pool
+}
+
+fn worker(mut table: Table<'_>, problems: &mut Problems<'_>) -> Worker {
+    let worker = Worker {
+        span: table.span(),
+        name: table.required_text("name", "worker-0", problems),
+        role: table.required_text("role", "unified", problems),
+        url: table.required_text("url", "http://HOST:PORT", problems),
+        can_prefill: table.boolean("can_prefill", problems),
+        zone: table.number("zone", problems),
+    };
+    table.finish(&SHAPES, problems);
+    worker
+}

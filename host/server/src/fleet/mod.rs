@@ -1,0 +1,118 @@
+//! The fleet: who serves which model, who is up, how loaded and how fast each worker is.
+//!
+//! Figures flow one way. Probes, scrapes and answers write into a [`Worker`]; [`Pool::publish`] turns the
+//! workers that are up into one immutable [`Table`]; requests read the table and add the bookings of the moment.
+
+pub mod booking;
+pub mod probe;
+pub mod scrape;
+pub mod status;
+pub mod table;
+pub mod worker;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use sluice_core::health::{Report, State};
+use sluice_core::measure::BytesPerToken;
+
+use crate::config;
+pub use booking::Booking;
+pub use table::Table;
+pub use worker::Worker;
+
+/// All pools.
+#[derive(Debug)]
+pub struct Fleet {
+    pools: Vec<Arc<Pool>>,
+    by_model: HashMap<String, usize>,
+}
+
+/// The workers that serve one model.
+#[derive(Debug)]
+pub struct Pool {
+    /// As configured.
+    pub config: config::Pool,
+    /// All of them, up or not.
+    pub workers: Vec<Arc<Worker>>,
+    table: ArcSwap<Table>,
+    /// Orders publications, so that an older view never replaces a newer one.
+    publishing: Mutex<()>,
+    bytes_per_token: Mutex<BytesPerToken>,
+    decisions: AtomicU64,
+}
+
+impl Fleet {
+    /// The fleet as configured; nobody is up before the first probe.
+    pub fn new(pools: &[config::Pool]) -> Self {
+        let pools: Vec<_> = pools.iter().map(|pool| Arc::new(Pool::new(pool))).collect();
+        let by_model = pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
+        Self { pools, by_model }
+    }
+
+    /// The pool that serves a model.
+    pub fn pool(&self, model: &str) -> Option<&Arc<Pool>> {
+        self.by_model.get(model).map(|index| &self.pools[*index])
+    }
+
+    /// All pools, in the order of the configuration.
+    pub fn pools(&self) -> &[Arc<Pool>] {
+        &self.pools
+    }
+}
+
+impl Pool {
+    fn new(config: &config::Pool) -> Self {
+        let workers: Vec<_> = config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker))).collect();
+        Self {
+            config: config.clone(),
+            workers,
+            table: ArcSwap::from_pointee(Table::default()),
+            publishing: Mutex::default(),
+            bytes_per_token: Mutex::default(),
+            decisions: AtomicU64::new(0),
+        }
+    }
+
+    /// The workers that take work now.
+    pub fn table(&self) -> Arc<Table> {
+        self.table.load_full()
+    }
+
+    /// Publishes a new table from what is known of the workers.
+    pub fn publish(&self) {
+        let _order = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.table.store(Arc::new(Table::of(&self.workers)));
+    }
+
+    /// Takes a report on a worker; a change of its state is published and returned.
+    pub fn report(&self, worker: &Worker, report: Report) -> Option<State> {
+        let changed = {
+            let mut seen = worker.seen();
+            let before = seen.health.state;
+            seen.health = seen.health.after(report);
+            (seen.health.state != before).then_some(seen.health.state)
+        };
+        if changed.is_some() {
+            self.publish();
+        }
+        changed
+    }
+
+    /// The number of this decision, counted from 0.
+    pub fn next_sequence(&self) -> u64 {
+        self.decisions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Tokens that a prompt text of `bytes` most likely has.
+    pub fn estimate_tokens(&self, bytes: usize) -> u32 {
+        self.bytes_per_token.lock().unwrap_or_else(PoisonError::into_inner).tokens(bytes)
+    }
+
+    /// An engine counted a prompt.
+    pub fn observe_prompt(&self, bytes: usize, tokens: u32) {
+        self.bytes_per_token.lock().unwrap_or_else(PoisonError::into_inner).observe(bytes, tokens);
+    }
+}

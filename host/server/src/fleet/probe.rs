@@ -1,0 +1,182 @@
+//! Watching the engines: one task a worker asks for `/health`, `/metrics` and `/version` and writes what it sees.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use sluice_core::health::{Report, State};
+use sluice_core::load::Scraped;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::scrape::{self, EngineMetrics, Totals};
+use super::{Fleet, Pool, Worker};
+use crate::telemetry::Telemetry;
+use crate::upstream::Upstream;
+
+/// Between two looks at one worker. Load between looks is known from bookings, so a second is often enough, and
+/// vLLM spends milliseconds on a `/metrics` answer.
+pub const INTERVAL: Duration = Duration::from_millis(1_000);
+
+/// Between looks while a worker is not up: a fleet that starts should serve at once.
+pub const INTERVAL_WHILE_DOWN: Duration = Duration::from_millis(250);
+
+/// How long a probe may take. An engine in a long step answers `/health` late, not never.
+pub const PROBE_TIMEOUT: Duration = Duration::from_millis(2_000);
+
+/// The longest `/metrics` read, in bytes. vLLM's is about 100 KB.
+const METRICS_BYTES_AT_MOST: usize = 4 * 1024 * 1024;
+
+/// Starts a task per worker. Dropping the set ends them.
+pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for pool in fleet.pools() {
+        for worker in &pool.workers {
+            let probe = Probe {
+                pool: pool.clone(),
+                worker: worker.clone(),
+                upstream: upstream.clone(),
+                telemetry: telemetry.clone(),
+            };
+            tasks.spawn(probe.run());
+        }
+    }
+    tasks
+}
+
+struct Probe {
+    pool: Arc<Pool>,
+    worker: Arc<Worker>,
+    upstream: Upstream,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Probe {
+    async fn run(self) {
+        loop {
+            let up = self.look().await;
+            let pause = if up { INTERVAL } else { INTERVAL_WHILE_DOWN };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One look. Returns whether the worker is up.
+    async fn look(&self) -> bool {
+        let alive = match self.get("/health", 64 * 1024).await {
+            Ok(_) => {
+                self.worker.seen().last_error = None;
+                Report::ProbeOk
+            }
+            Err(error) => {
+                self.worker.seen().last_error = Some(error);
+                Report::ProbeFailed
+            }
+        };
+        // Figures before the state: a worker that comes up is published with its load.
+        if alive == Report::ProbeOk {
+            self.scrape().await;
+            self.ask_version().await;
+        }
+        if let Some(state) = self.pool.report(&self.worker, alive) {
+            self.log_change(state);
+        }
+        self.pool.publish();
+        let up = self.worker.seen().health.state == State::Up;
+        self.telemetry.metrics.worker_up(&self.pool.config.name, &self.worker.name, self.worker.role, up);
+        up
+    }
+
+    async fn scrape(&self) {
+        let text = self.get("/metrics", METRICS_BYTES_AT_MOST).await;
+        let metrics = text.and_then(|text| scrape::parse(&text).map_err(|error| error.to_string()));
+        match metrics {
+            Ok(metrics) => self.take(&metrics),
+            Err(error) => {
+                let key = format!("scrape {} {}", self.pool.config.name, self.worker.name);
+                self.telemetry.warn_once(&key, || {
+                    format!("{}: load is known from this host's bookings alone: {error}", self.worker.url)
+                });
+                self.worker.seen().last_error = Some(error);
+            }
+        }
+    }
+
+    fn take(&self, metrics: &EngineMetrics) {
+        let booked = self.worker.booked();
+        let mut seen = self.worker.seen();
+        let free = f64::from(metrics.kv_blocks) * (1.0 - metrics.kv_usage);
+        seen.scraped = Scraped {
+            running: metrics.running,
+            waiting: metrics.waiting,
+            kv_blocks_total: metrics.kv_blocks,
+            kv_blocks_free: free as u32,
+            booked_requests: booked.requests,
+            booked_kv_blocks: booked.kv_blocks,
+        };
+        let Totals { transferred_bytes, transfer_seconds, .. } = metrics.totals;
+        // A total that shrank is an engine that restarted; the ratio leaves negative observations out.
+        let bytes = transferred_bytes - seen.totals.transferred_bytes;
+        let micros = (transfer_seconds - seen.totals.transfer_seconds) * 1e6;
+        seen.link_mb_per_s.observe(bytes, micros);
+        seen.totals = metrics.totals;
+        seen.engine_block_tokens = metrics.block_tokens;
+        drop(seen);
+        self.check_block_size(metrics.block_tokens);
+    }
+
+    fn check_block_size(&self, engine: Option<u32>) {
+        let configured = self.pool.config.block_tokens;
+        if let Some(engine) = engine.filter(|engine| *engine != configured) {
+            let key = format!("block size {} {}", self.pool.config.name, self.worker.name);
+            self.telemetry.warn_once(&key, || {
+                format!(
+                    "{} has KV blocks of {engine} tokens, pool {:?} says block_tokens = {configured}: \
+                     set block_tokens to the engines' --block-size",
+                    self.worker.url, self.pool.config.name
+                )
+            });
+        }
+    }
+
+    async fn ask_version(&self) {
+        if self.worker.seen().version.is_some() && self.worker.seen().health.state == State::Up {
+            return;
+        }
+        #[derive(serde::Deserialize)]
+        struct Version {
+            version: String,
+        }
+        if let Ok(text) = self.get("/version", 64 * 1024).await
+            && let Ok(Version { version }) = serde_json::from_str(&text)
+        {
+            self.worker.seen().version = Some(version);
+        }
+    }
+
+    async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {
+        let asked = async {
+            let response = self.upstream.send(Method::GET, &self.worker.url, path, Vec::new(), Default::default());
+            let response = response.await.map_err(|error| error.to_string())?;
+            let status = response.status();
+            let body = crate::http::body::read(response.into_body(), limit_bytes).await;
+            let body = body.map_err(|error| error.to_string())?;
+            if !status.is_success() {
+                return Err(format!("{path} answered {status}"));
+            }
+            String::from_utf8(body.into()).map_err(|_| format!("{path} answered bytes that are not UTF-8"))
+        };
+        let limit = format!("{path} gave no answer within {} ms", PROBE_TIMEOUT.as_millis());
+        timeout(PROBE_TIMEOUT, asked).await.unwrap_or(Err(limit))
+    }
+
+    fn log_change(&self, state: State) {
+        let (pool, worker, url) = (&self.pool.config.name, &self.worker.name, self.worker.url.to_string());
+        match state {
+            State::Up => tracing::info!(pool, worker, url, "worker is up"),
+            State::Down | State::Unknown => {
+                let error = self.worker.seen().last_error.clone().unwrap_or_default();
+                tracing::warn!(pool, worker, url, error, "worker is down");
+            }
+        }
+    }
+}

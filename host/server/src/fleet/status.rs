@@ -1,0 +1,131 @@
+//! The fleet as people and balancers ask for it: `/admin/fleet` and `/ready`.
+
+use serde::Serialize;
+use sluice_core::facts::Role;
+use sluice_core::health::State;
+
+use super::scrape::Totals;
+use super::worker::BookedNow;
+use super::{Fleet, Pool, Worker};
+use crate::config::PoolMode;
+
+/// One pool.
+#[derive(Debug, Serialize)]
+pub struct PoolStatus {
+    /// As configured.
+    pub name: String,
+    /// Served model name.
+    pub model: String,
+    /// `unified` or `pull`.
+    pub mode: &'static str,
+    /// Whether a request could be served now.
+    pub serves: bool,
+    /// Why not, or what is amiss.
+    pub note: Option<String>,
+    /// Its workers.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// One worker.
+#[derive(Debug, Serialize)]
+pub struct WorkerStatus {
+    /// As configured.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Where it answers.
+    pub url: String,
+    /// Whether it takes work.
+    pub state: State,
+    /// `GET /version`.
+    pub version: Option<String>,
+    /// This host's load on it.
+    pub booked: BookedNow,
+    /// Requests that its last scrape said were running.
+    pub engine_running: u32,
+    /// Requests that its last scrape said were waiting.
+    pub engine_waiting: u32,
+    /// Of its last scrape.
+    pub kv_blocks_total: u32,
+    /// Of its last scrape.
+    pub kv_blocks_free: u32,
+    /// Measured, smoothed; 0 while unmeasured.
+    pub prefill_tokens_per_s: f32,
+    /// Measured, smoothed; 0 while unmeasured.
+    pub decode_step_ms: f32,
+    /// Measured, smoothed; 0 while unmeasured.
+    pub link_mb_per_s: f32,
+    /// Measured, smoothed; 0 while unmeasured.
+    pub pull_overhead_ms: f32,
+    /// Smoothed share of legs that failed.
+    pub failure_rate: f32,
+    /// Engine totals.
+    pub totals: Totals,
+    /// Why the last probe or scrape failed.
+    pub last_error: Option<String>,
+}
+
+/// All pools.
+pub fn fleet(fleet: &Fleet) -> Vec<PoolStatus> {
+    fleet.pools().iter().map(|pool| pool_status(pool)).collect()
+}
+
+fn pool_status(pool: &Pool) -> PoolStatus {
+    let workers: Vec<_> = pool.workers.iter().map(|worker| worker_status(worker)).collect();
+    let missing = missing_roles(pool.config.mode, &workers);
+    let block_tokens = pool.config.block_tokens;
+    let other_block_size = pool.workers.iter().find(|worker| {
+        worker.seen().engine_block_tokens.is_some_and(|engine| engine != block_tokens)
+    });
+    let note = missing.clone().or_else(|| {
+        other_block_size.map(|worker| {
+            format!("block_tokens = {block_tokens}, but worker {:?} has another block size", worker.name)
+        })
+    });
+    PoolStatus {
+        name: pool.config.name.clone(),
+        model: pool.config.model.clone(),
+        mode: pool.config.mode.name(),
+        serves: missing.is_none(),
+        note,
+        workers,
+    }
+}
+
+/// What keeps a pool from serving. A unified worker serves a pull pool alone.
+fn missing_roles(mode: PoolMode, workers: &[WorkerStatus]) -> Option<String> {
+    let up = |role| workers.iter().any(|worker| worker.state == State::Up && worker.role == role);
+    match mode {
+        _ if up(Role::Unified) => None,
+        PoolMode::Unified => Some("no worker is up".to_owned()),
+        PoolMode::Pull => match (up(Role::Prefill), up(Role::Decode)) {
+            (true, true) => None,
+            (false, true) => Some("no prefill worker is up".to_owned()),
+            (true, false) => Some("no decode worker is up".to_owned()),
+            (false, false) => Some("no worker is up".to_owned()),
+        },
+    }
+}
+
+fn worker_status(worker: &Worker) -> WorkerStatus {
+    let seen = worker.seen().clone();
+    WorkerStatus {
+        name: worker.name.clone(),
+        role: worker.role,
+        url: worker.url.to_string(),
+        state: seen.health.state,
+        version: seen.version,
+        booked: worker.booked(),
+        engine_running: seen.scraped.running,
+        engine_waiting: seen.scraped.waiting,
+        kv_blocks_total: seen.scraped.kv_blocks_total,
+        kv_blocks_free: seen.scraped.kv_blocks_free,
+        prefill_tokens_per_s: seen.prefill_tokens_per_ms.value() * 1_000.0,
+        decode_step_ms: seen.decode_ms_per_token.value(),
+        link_mb_per_s: seen.link_mb_per_s.value(),
+        pull_overhead_ms: seen.pull_overhead_ms.value(),
+        failure_rate: seen.failures.value(),
+        totals: seen.totals,
+        last_error: seen.last_error,
+    }
+}

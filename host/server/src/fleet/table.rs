@@ -1,0 +1,90 @@
+//! The worker table of a pool: columns for policies, the workers behind the rows for the host.
+
+use std::sync::Arc;
+
+use sluice_core::facts::{FleetColumns, LoadColumns, Row};
+use sluice_core::health::State;
+use sluice_core::load::{Scraped, load_now};
+use sluice_core::table::{mark_absent, select_fleet};
+
+use super::worker::Worker;
+
+/// The workers that take work, as of one publication. Immutable and shared.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    /// What policies see between publications.
+    pub fleet: Arc<FleetColumns>,
+    /// Same rows.
+    pub workers: Vec<Arc<Worker>>,
+    scraped: Vec<Scraped>,
+}
+
+impl Table {
+    /// The table of those workers that are up.
+    pub fn of(workers: &[Arc<Worker>]) -> Self {
+        let mut fleet = FleetColumns::default();
+        let mut table = Self::default();
+        for worker in workers {
+            let seen = worker.seen().clone();
+            if seen.health.state != State::Up {
+                continue;
+            }
+            fleet.id.push(worker.id);
+            fleet.role.push(worker.role as u8);
+            fleet.abilities.push(worker.abilities);
+            // One KV layout a pool: what a pool's engines were started with is one line of its configuration.
+            fleet.group.push(0);
+            fleet.zone.push(worker.zone);
+            fleet.kv_blocks_total.push(seen.scraped.kv_blocks_total);
+            fleet.prefill_tokens_per_s.push(seen.prefill_tokens_per_ms.value() * 1_000.0);
+            fleet.decode_step_ms.push(seen.decode_ms_per_token.value());
+            fleet.link_mb_per_s.push(seen.link_mb_per_s.value());
+            fleet.pull_overhead_ms.push(seen.pull_overhead_ms.value());
+            fleet.push_overhead_ms.push(0.0);
+            fleet.failure_rate.push(seen.failures.value());
+            table.workers.push(worker.clone());
+            table.scraped.push(seen.scraped);
+        }
+        table.fleet = Arc::new(fleet);
+        table
+    }
+
+    /// Load at this moment: bookings joined with the last scrape.
+    pub fn load(&self) -> LoadColumns {
+        let mut columns = LoadColumns::default();
+        for (worker, scraped) in self.workers.iter().zip(&self.scraped) {
+            let booked = worker.booked();
+            let load = load_now(scraped, booked.requests, booked.kv_blocks);
+            columns.running.push(load.running);
+            columns.waiting.push(load.waiting);
+            columns.prefill_backlog_tokens.push(booked.prefill_tokens);
+            columns.decode_context_tokens.push(booked.context_tokens);
+            columns.decode_output_tokens.push(booked.output_tokens);
+            columns.kv_blocks_free.push(load.kv_blocks_free);
+            // Blocks held for idle sessions come with decode-to-prefill reuse.
+            columns.kv_blocks_held.push(0);
+        }
+        columns
+    }
+
+    /// These rows alone, in this order.
+    pub fn select(&self, rows: &[Row]) -> Self {
+        Self {
+            fleet: Arc::new(select_fleet(&self.fleet, rows)),
+            workers: rows.iter().filter_map(|row| self.workers.get(*row as usize).cloned()).collect(),
+            scraped: rows.iter().filter_map(|row| self.scraped.get(*row as usize).copied()).collect(),
+        }
+    }
+
+    /// This table's rows, with workers that `now` no longer has marked as gone: rows handed out earlier in a
+    /// request's life stay true while the fleet changes.
+    pub fn marked_against(&self, now: &Self) -> Self {
+        let present = |id: u64| now.fleet.id.contains(&id);
+        if self.fleet.id.iter().all(|id| present(*id)) {
+            return self.clone();
+        }
+        let mut fleet = (*self.fleet).clone();
+        mark_absent(&mut fleet, present);
+        Self { fleet: Arc::new(fleet), workers: self.workers.clone(), scraped: self.scraped.clone() }
+    }
+}

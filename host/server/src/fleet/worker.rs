@@ -1,0 +1,150 @@
+//! One engine as the host knows it: what it was configured as, what is booked on it, what was seen of it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sluice_core::facts::{Role, ability};
+use sluice_core::health::Health;
+use sluice_core::load::{Scraped, Share};
+use sluice_core::measure::SmoothedRatio;
+
+use crate::config::{self, PoolMode, WorkerUrl};
+
+/// An engine.
+#[derive(Debug)]
+pub struct Worker {
+    /// Stable across restarts.
+    pub id: u64,
+    /// Unique in its pool.
+    pub name: String,
+    /// Name of its pool.
+    pub pool: String,
+    /// What it is for.
+    pub role: Role,
+    /// Where it answers.
+    pub url: WorkerUrl,
+    /// See [`ability`].
+    pub abilities: u16,
+    /// Where it runs.
+    pub zone: u16,
+    booked: Booked,
+    seen: Mutex<Seen>,
+}
+
+/// What this host has on the worker now. Only [`super::booking::Booking`] changes it.
+#[derive(Debug, Default)]
+struct Booked {
+    requests: AtomicU32,
+    prefill_tokens: AtomicU32,
+    context_tokens: AtomicU32,
+    output_tokens: AtomicU32,
+    kv_blocks: AtomicU32,
+}
+
+/// What is booked on a worker, read at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct BookedNow {
+    /// Requests.
+    pub requests: u32,
+    /// Admitted, not yet prefilled.
+    pub prefill_tokens: u32,
+    /// Context of the sequences decoding.
+    pub context_tokens: u32,
+    /// Generated so far by them.
+    pub output_tokens: u32,
+    /// KV blocks they fill.
+    pub kv_blocks: u32,
+}
+
+/// What probes, scrapes and answers told of the worker.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// Whether it is up.
+    pub health: Health,
+    /// Of its last scrape.
+    pub scraped: Scraped,
+    /// `GET /version`.
+    pub version: Option<String>,
+    /// Engine totals of its last scrape.
+    pub totals: super::scrape::Totals,
+    /// Why the last probe or scrape failed.
+    pub last_error: Option<String>,
+    /// Block size the engine says it has.
+    pub engine_block_tokens: Option<u32>,
+    /// Uncached prompt tokens over milliseconds.
+    pub prefill_tokens_per_ms: SmoothedRatio,
+    /// Milliseconds over generated tokens.
+    pub decode_ms_per_token: SmoothedRatio,
+    /// Transferred bytes over microseconds, that is MB over seconds.
+    pub link_mb_per_s: SmoothedRatio,
+    /// Milliseconds from a decode leg's dispatch to its first token, beyond one decode step.
+    pub pull_overhead_ms: SmoothedRatio,
+    /// Failures over legs.
+    pub failures: SmoothedRatio,
+}
+
+impl Worker {
+    /// A worker as configured, of which nothing is known yet.
+    pub fn new(pool: &config::Pool, worker: &config::Worker) -> Self {
+        let mut abilities = match pool.mode {
+            PoolMode::Pull => ability::PULL,
+            PoolMode::Unified => 0,
+        };
+        if worker.can_prefill {
+            abilities |= ability::CAN_PREFILL;
+        }
+        Self {
+            id: worker.id,
+            name: worker.name.clone(),
+            pool: pool.name.clone(),
+            role: worker.role,
+            url: worker.url.clone(),
+            abilities,
+            zone: worker.zone,
+            booked: Booked::default(),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// What is booked now.
+    pub fn booked(&self) -> BookedNow {
+        let read = |figure: &AtomicU32| figure.load(Ordering::Relaxed);
+        BookedNow {
+            requests: read(&self.booked.requests),
+            prefill_tokens: read(&self.booked.prefill_tokens),
+            context_tokens: read(&self.booked.context_tokens),
+            output_tokens: read(&self.booked.output_tokens),
+            kv_blocks: read(&self.booked.kv_blocks),
+        }
+    }
+
+    /// What was seen. Held for copies and small updates only, never across a wait.
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        // A panic while the lock was held leaves figures that are merely older.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn book(&self, share: Share) {
+        let add = |figure: &AtomicU32, by: u32| drop(figure.fetch_add(by, Ordering::Relaxed));
+        add(&self.booked.requests, share.requests);
+        add(&self.booked.prefill_tokens, share.prefill_tokens);
+        add(&self.booked.context_tokens, share.context_tokens);
+        add(&self.booked.kv_blocks, share.kv_blocks);
+    }
+
+    pub(super) fn unbook(&self, share: Share) {
+        let take = |figure: &AtomicU32, by: u32| drop(figure.fetch_sub(by, Ordering::Relaxed));
+        take(&self.booked.requests, share.requests);
+        take(&self.booked.prefill_tokens, share.prefill_tokens);
+        take(&self.booked.context_tokens, share.context_tokens);
+        take(&self.booked.kv_blocks, share.kv_blocks);
+    }
+
+    pub(super) fn add_output(&self, tokens: u32) {
+        self.booked.output_tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    pub(super) fn take_output(&self, tokens: u32) {
+        self.booked.output_tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,123 @@
+//! The handle a prefill worker returns: where its KV blocks are, for the decode worker to fetch.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::http::members::Members;
+
+/// The largest handle forwarded, in bytes: block ids of a 2 M token prompt at 16 tokens a block, with room.
+const HANDLE_BYTES_AT_MOST: usize = 2 * 1024 * 1024;
+
+/// A checked handle. It is forwarded unchanged and used once: it has no `Clone`, and dispatch consumes it.
+#[derive(Debug)]
+pub struct Handle {
+    json: Box<str>,
+    /// The engine that holds the blocks.
+    pub engine_id: String,
+    /// Prompt tokens the holder has.
+    pub tokens: Option<u32>,
+    /// Of them, tokens the prefill worker had cached.
+    pub cached_tokens: Option<u32>,
+}
+
+/// Why an answer's handle cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HandleError {
+    /// The prefill worker moved nothing: no such member, or `null`.
+    #[error("the prefill answer has no kv_transfer_params: is the engine started with a KV connector?")]
+    Absent,
+    /// A decode engine given this would hang or exit, so it is not forwarded.
+    #[error("the prefill answer's kv_transfer_params are unusable: {0}")]
+    Unusable(String),
+}
+
+#[derive(Deserialize)]
+struct Fields {
+    do_remote_prefill: bool,
+    remote_engine_id: String,
+    remote_request_id: String,
+    remote_host: String,
+    remote_port: u16,
+    remote_block_ids: Vec<Vec<u64>>,
+    #[serde(default)]
+    remote_num_tokens: Option<u32>,
+    #[serde(default)]
+    remote_prefill_cached_tokens: Option<u32>,
+}
+
+impl Handle {
+    /// Takes the handle out of a prefill worker's answer. Every member whose absence is known to hang or end a
+    /// vLLM 0.32 decode engine is checked for.
+    pub fn from_answer(members: &Members<'_>) -> Result<Self, HandleError> {
+        let value: &RawValue = members.get("kv_transfer_params").ok_or(HandleError::Absent)?;
+        let json = value.get();
+        if json.len() > HANDLE_BYTES_AT_MOST {
+            return Err(HandleError::Unusable(format!("{} bytes long", json.len())));
+        }
+        let fields: Fields =
+            serde_json::from_str(json).map_err(|error| HandleError::Unusable(error.to_string()))?;
+        if !fields.do_remote_prefill {
+            return Err(HandleError::Unusable("do_remote_prefill is false".to_owned()));
+        }
+        for (name, value) in [
+            ("remote_engine_id", &fields.remote_engine_id),
+            ("remote_request_id", &fields.remote_request_id),
+            ("remote_host", &fields.remote_host),
+        ] {
+            if value.is_empty() {
+                return Err(HandleError::Unusable(format!("{name} is empty")));
+            }
+        }
+        if fields.remote_port == 0 || fields.remote_block_ids.is_empty() {
+            return Err(HandleError::Unusable("remote_port is 0 or remote_block_ids is empty".to_owned()));
+        }
+        Ok(Self {
+            json: json.into(),
+            engine_id: fields.remote_engine_id,
+            tokens: fields.remote_num_tokens,
+            cached_tokens: fields.remote_prefill_cached_tokens,
+        })
+    }
+
+    /// The JSON to forward. Consumes the handle: it is good for one dispatch.
+    pub fn into_json(self) -> Box<str> {
+        self.json
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":58,"transfer_mode":"pull","remote_prefill_cached_tokens":32}"#;
+
+    fn handle(json: &str) -> Result<Handle, HandleError> {
+        let body = format!(r#"{{"id":"x","kv_transfer_params":{json}}}"#);
+        Handle::from_answer(&Members::parse(body.as_bytes()).expect("valid"))
+    }
+
+    #[test]
+    fn a_good_handle_is_forwarded_unchanged() {
+        let handle = handle(GOOD).expect("good");
+        assert_eq!((handle.tokens, handle.cached_tokens, handle.engine_id.as_str()), (Some(58), Some(32), "e"));
+        assert_eq!(&*handle.into_json(), GOOD);
+    }
+
+    #[test]
+    fn what_kills_or_hangs_an_engine_is_refused() {
+        assert_eq!(handle("null").err(), Some(HandleError::Absent));
+        let good: serde_json::Value = serde_json::from_str(GOOD).expect("valid");
+        for name in ["do_remote_prefill", "remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids"] {
+            for bad in [None, Some(serde_json::Value::Null), Some("".into()), Some(0.into()), Some(serde_json::json!([]))] {
+                let mut broken = good.clone();
+                match &bad {
+                    None => drop(broken.as_object_mut().expect("object").remove(name)),
+                    Some(value) => broken[name] = value.clone(),
+                }
+                assert!(matches!(handle(&broken.to_string()), Err(HandleError::Unusable(_))), "{name} = {bad:?}");
+            }
+        }
+        assert!(matches!(handle(r#"{"do_remote_prefill":true}"#), Err(HandleError::Unusable(_))));
+        assert!(matches!(handle("[1]"), Err(HandleError::Unusable(_))));
+    }
+}

@@ -1,0 +1,6 @@
+//! What HTTP and JSON need, apart from any decision: bodies, errors, top-level members, SSE events.
+
+pub mod body;
+pub mod error;
+pub mod members;
+pub mod sse;

@@ -1,0 +1,183 @@
+//! Server-sent events, cut at their borders and otherwise untouched.
+//!
+//! Only whole events leave the splitter, so that an engine-internal member is seen whole wherever the network
+//! cut the stream. An event without such a member leaves as the very bytes that came.
+
+use bytes::{Buf, Bytes, BytesMut};
+use memchr::memmem::Finder;
+
+use crate::http::members::Members;
+
+/// The longest event taken. vLLM's largest chunks (logprobs, `prompt_token_ids`) are under 1 MiB.
+pub const EVENT_BYTES_AT_MOST: usize = 8 * 1024 * 1024;
+
+/// Members of vLLM's chunks and answers that are between the host and its engines.
+pub const ENGINE_INTERNAL: [&str; 2] = ["kv_transfer_params", "ec_transfer_params"];
+
+/// An event was longer than [`EVENT_BYTES_AT_MOST`].
+#[derive(Debug, thiserror::Error)]
+#[error("an event of the stream is longer than {EVENT_BYTES_AT_MOST} bytes")]
+pub struct EventTooLong;
+
+/// Cuts a byte stream into events.
+#[derive(Debug, Default)]
+pub struct Splitter {
+    rest: BytesMut,
+    scanned: usize,
+}
+
+impl Splitter {
+    /// Takes the next bytes and returns all events that are whole now, each with its closing blank line.
+    pub fn push(&mut self, chunk: Bytes) -> Result<Vec<Bytes>, EventTooLong> {
+        if self.rest.is_empty() {
+            // The usual case: whole events in, the same memory out.
+            let events = split(&chunk, 0);
+            let mut chunk = chunk;
+            let out = events.into_iter().map(|length| chunk.split_to(length)).collect();
+            self.keep(&chunk)?;
+            return Ok(out);
+        }
+        self.rest.extend_from_slice(&chunk);
+        let events = split(&self.rest, self.scanned);
+        let out = events.into_iter().map(|length| self.rest.split_to(length).freeze()).collect();
+        let rest = std::mem::take(&mut self.rest);
+        self.keep(&rest)?;
+        Ok(out)
+    }
+
+    /// Bytes after the last whole event. Not empty at the stream's end means that it broke off.
+    pub fn remainder(&self) -> &[u8] {
+        &self.rest
+    }
+
+    fn keep(&mut self, rest: &[u8]) -> Result<(), EventTooLong> {
+        if rest.len() > EVENT_BYTES_AT_MOST {
+            return Err(EventTooLong);
+        }
+        // A border may straddle the cut: look again at the last three bytes.
+        self.scanned = rest.len().saturating_sub(3);
+        self.rest = BytesMut::from(rest);
+        Ok(())
+    }
+}
+
+/// Lengths of the whole events at the head of `text`. `from` is known to hold no border before it.
+fn split(text: &[u8], from: usize) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    let mut start = 0;
+    let mut at = from;
+    while let Some(offset) = memchr::memchr(b'\n', &text[at..]) {
+        let newline = at + offset;
+        at = newline + 1;
+        let border = match text.get(newline + 1..) {
+            Some([b'\n', ..]) => newline + 2,
+            Some([b'\r', b'\n', ..]) => newline + 3,
+            _ => continue,
+        };
+        lengths.push(border - start);
+        start = border;
+        at = border;
+    }
+    lengths
+}
+
+/// The payload of an event that has exactly one `data:` line, as engines send them.
+pub fn data(event: &[u8]) -> Option<&[u8]> {
+    let payload = event.strip_prefix(b"data:")?;
+    let payload = payload.strip_prefix(b" ").unwrap_or(payload);
+    Some(payload.trim_ascii_end())
+}
+
+/// Takes [`ENGINE_INTERNAL`] members out of an event. Returns the event as it came when it holds none.
+pub fn without_internal(event: Bytes) -> Bytes {
+    thread_local! {
+        static FINDER: Finder<'static> = Finder::new("_transfer_params");
+    }
+    if FINDER.with(|finder| finder.find(&event).is_none()) {
+        return event;
+    }
+    let Some(members) = data(&event).and_then(|payload| Members::parse(payload).ok()) else {
+        return event;
+    };
+    if !ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
+        return event;
+    }
+    let mut out = BytesMut::from(&b"data: "[..]);
+    out.extend_from_slice(&members.write(&ENGINE_INTERNAL, &[]));
+    out.extend_from_slice(b"\n\n");
+    out.freeze()
+}
+
+/// Joins events into one chunk, so that a burst costs one write. One event is passed on as it is.
+pub fn join(mut events: Vec<Bytes>) -> Bytes {
+    if events.len() == 1 {
+        return events.swap_remove(0);
+    }
+    let mut out = BytesMut::with_capacity(events.iter().map(Buf::remaining).sum());
+    for event in events {
+        out.extend_from_slice(&event);
+    }
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &[u8] = b"data: {\"a\":1}\n\ndata: {\"b\":\"x\\n\\n\"}\n\n: ping\r\n\r\ndata: [DONE]\n\n";
+
+    fn cut(stream: &[u8], step: usize) -> Vec<Bytes> {
+        let mut splitter = Splitter::default();
+        let mut events = Vec::new();
+        for chunk in stream.chunks(step) {
+            events.extend(splitter.push(Bytes::copy_from_slice(chunk)).expect("short events"));
+        }
+        assert!(splitter.remainder().is_empty());
+        events
+    }
+
+    #[test]
+    fn events_are_the_same_however_the_network_cuts() {
+        let whole = cut(STREAM, STREAM.len());
+        assert_eq!(whole.len(), 4);
+        assert_eq!(whole.concat(), STREAM);
+        for step in 1..STREAM.len() {
+            assert_eq!(cut(STREAM, step), whole, "pieces of {step} bytes");
+        }
+    }
+
+    #[test]
+    fn a_broken_end_stays_behind() {
+        let mut splitter = Splitter::default();
+        assert_eq!(splitter.push(Bytes::from_static(b"data: 1\n\ndata: {")).expect("short").len(), 1);
+        assert_eq!(splitter.remainder(), b"data: {");
+    }
+
+    #[test]
+    fn an_endless_event_is_refused() {
+        let mut splitter = Splitter::default();
+        let piece = Bytes::from(vec![b'x'; 1024 * 1024]);
+        let refused = (0..16).any(|_| splitter.push(piece.clone()).is_err());
+        assert!(refused);
+    }
+
+    #[test]
+    fn internal_members_leave_and_nothing_else_changes() {
+        for (event, expected) in [
+            ("data: {\"id\":\"1\",\"choices\":[]}\n\n", "data: {\"id\":\"1\",\"choices\":[]}\n\n"),
+            (
+                "data: {\"id\":\"1\",\"kv_transfer_params\":{\"a\":[1]},\"choices\":[ ]}\n\n",
+                "data: {\"id\":\"1\",\"choices\":[ ]}\n\n",
+            ),
+            ("data: {\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"x\":1}\n\n", "data: {\"x\":1}\n\n"),
+            // Text that only mentions the name is the model's own and stays.
+            (
+                "data: {\"choices\":[{\"text\":\"kv_transfer_params\"}]}\n\n",
+                "data: {\"choices\":[{\"text\":\"kv_transfer_params\"}]}\n\n",
+            ),
+            ("data: [DONE]\n\n", "data: [DONE]\n\n"),
+        ] {
+            assert_eq!(without_internal(Bytes::from_static(event.as_bytes())), expected);
+        }
+    }
+}

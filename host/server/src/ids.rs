@@ -1,0 +1,60 @@
+//! Request ids of our own: engines match legs by them, so a client's id must never reach an engine.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Ids that are unique over hosts and restarts.
+#[derive(Debug)]
+pub struct Ids {
+    run: u64,
+    next: AtomicU64,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        // The standard library's hasher keys come from the system's random source.
+        Self { run: RandomState::new().build_hasher().finish(), next: AtomicU64::new(0) }
+    }
+}
+
+impl Ids {
+    /// A new request's id.
+    pub fn next(&self) -> RequestId {
+        RequestId { run: self.run, number: self.next.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+/// One request of one run of one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestId {
+    run: u64,
+    number: u64,
+}
+
+impl RequestId {
+    /// The id of an attempt's legs. Both legs of an attempt share it; no two attempts do.
+    pub fn attempt(self, attempt: u32) -> String {
+        format!("slc-{:016x}-{}-{attempt}", self.run, self.number)
+    }
+}
+
+impl std::fmt::Display for RequestId {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "slc-{:016x}-{}", self.run, self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_by_run_request_and_attempt() {
+        let (one, two) = (Ids::default(), Ids::default());
+        let (a, b, c) = (one.next(), one.next(), two.next());
+        let ids = [a.attempt(0), a.attempt(1), b.attempt(0), c.attempt(0), a.to_string()];
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len());
+    }
+}

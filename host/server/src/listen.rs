@@ -1,0 +1,112 @@
+//! Accepting connections, serving them over HTTP/1, and draining them.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::http::body::ResponseBody;
+
+/// Connections open at one time on one listener. Past it new ones wait in the kernel's backlog.
+const CONNECTIONS_AT_MOST: usize = 8_192;
+
+/// Headers of one request, in bytes: room for large keys and trace state, none for header bombs.
+const HEADER_BYTES_AT_MOST: usize = 64 * 1024;
+
+/// Headers of one request.
+const HEADERS_AT_MOST: usize = 100;
+
+/// After an accept that failed for want of descriptors: trying again at once would spin.
+const PAUSE_AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
+
+/// Binds early, so that a taken port is told before anything else starts.
+pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+/// How connections are served and ended.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// From a connection's start, or the end of its last answer, to the end of its next request's headers.
+    pub header_timeout: Duration,
+    /// From the signal to stop until connections are cut off.
+    pub drain_timeout: Duration,
+    /// Turns true when it is time to stop.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Serves connections until told to stop, then lets requests in flight end. Returns how many were cut off.
+pub async fn serve<F, R>(listener: TcpListener, serving: Serving, handler: F) -> usize
+where
+    F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Response<ResponseBody>> + Send + 'static,
+{
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    let places = Arc::new(Semaphore::new(CONNECTIONS_AT_MOST));
+    let mut stop = serving.stop.clone();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        let Some((stream, place)) = accepted else { continue };
+        let handler = handler.clone();
+        let service = service_fn(move |request| {
+            let response = handler(request);
+            async move { Ok::<_, Infallible>(response.await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(serving.header_timeout)
+            .max_buf_size(HEADER_BYTES_AT_MOST)
+            .max_headers(HEADERS_AT_MOST)
+            .serve_connection(TokioIo::new(stream), service);
+        let watched = graceful.watch(connection);
+        connections.spawn(async move {
+            // A connection that breaks is its client's own end; requests on it are accounted by themselves.
+            let _ = watched.await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    let _ = timeout(serving.drain_timeout, graceful.shutdown()).await;
+    while connections.try_join_next().is_some() {}
+    let cut_off = connections.len();
+    connections.shutdown().await;
+    cut_off
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = places.clone().acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => {
+            // Without it a stream's small chunks wait for the client's delayed acknowledgement.
+            let _ = stream.set_nodelay(true);
+            Some((stream, place))
+        }
+        Err(error) => {
+            tracing::warn!("cannot accept a connection: {error}");
+            tokio::time::sleep(PAUSE_AFTER_FAILED_ACCEPT).await;
+            None
+        }
+    }
+}

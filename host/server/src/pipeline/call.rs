@@ -1,0 +1,189 @@
+//! What stays the same over all attempts at one request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use sluice_core::facts::Row;
+use sluice_core::session::{Session, SessionKey};
+use sluice_policy::Generation;
+use tokio::time::Instant;
+
+use super::decide::Decision;
+use super::{DECISION_HEADER, REQUEST_ID_HEADER};
+use crate::app::App;
+use crate::fleet::{Pool, Table};
+use crate::http::body::ResponseBody;
+use crate::http::error::{ApiError, Blame};
+use crate::ids::RequestId;
+use crate::request::{ClientRequest, Endpoint, tenant};
+
+/// Client headers that engines get: the key, for engines that ask for one, and trace context. No others: some
+/// steer engines (`x-data-parallel-rank`), and request ids are ours.
+const FORWARDED: [&str; 3] = ["authorization", "traceparent", "tracestate"];
+
+/// The longest label value shown to policies, in bytes; longer ones are cut.
+const LABEL_BYTES_AT_MOST: usize = 256;
+
+/// When to come back while no worker is up: about the time a probe takes to notice one.
+const RETRY_AFTER_NO_WORKER_MS: u32 = 1_000;
+
+/// One request.
+pub(super) struct Call<'a> {
+    pub app: &'a Arc<App>,
+    pub pool: Arc<Pool>,
+    pub request: ClientRequest<'a>,
+    pub id: RequestId,
+    pub tenant: String,
+    pub session_key: Option<SessionKey>,
+    pub session: Option<Session>,
+    /// The policy set of the whole request, late hooks included.
+    pub generation: Arc<Generation>,
+    pub sequence: u64,
+    pub labels: Vec<(String, String)>,
+    /// For engines.
+    pub headers: HeaderMap,
+    pub arrived: Duration,
+    pub arrived_wall_ms: u64,
+    pub deadline: Instant,
+    wants_decision: bool,
+}
+
+impl<'a> Call<'a> {
+    /// Reads the request and finds its pool, its session, and the policies in force.
+    pub fn read(
+        app: &'a Arc<App>,
+        endpoint: Endpoint,
+        headers: &HeaderMap,
+        bytes: &'a [u8],
+        id: RequestId,
+    ) -> Result<Self, ApiError> {
+        let request = ClientRequest::parse(endpoint, headers, bytes)?;
+        let pool = app.fleet.pool(&request.model).cloned().ok_or_else(|| unknown_model(app, &request.model))?;
+        let tenant = tenant(headers).into_owned();
+        let session_key = request.conversation.as_ref().map(|conversation| SessionKey {
+            tenant: tenant.clone(),
+            model: request.model.clone(),
+            endpoint: endpoint.path(),
+            conversation: conversation.clone(),
+        });
+        let arrived_wall_ms = app.clock.wall_ms();
+        let session = session_key.as_ref().and_then(|key| app.sessions.get(key, arrived_wall_ms));
+        Ok(Self {
+            generation: app.policies.generation(),
+            sequence: pool.next_sequence(),
+            labels: labels(&app.config.policy.labels, headers),
+            headers: forwarded(headers),
+            arrived: app.clock.elapsed(),
+            arrived_wall_ms,
+            deadline: Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms),
+            wants_decision: headers.contains_key(DECISION_HEADER),
+            app,
+            pool,
+            request,
+            id,
+            tenant,
+            session_key,
+            session,
+        })
+    }
+
+    /// The workers that could serve this request now: those that are up, and of them those that serve alone
+    /// when the request cannot be split.
+    pub fn table(&self) -> Result<Arc<Table>, ApiError> {
+        let table = self.pool.table();
+        let name = &self.pool.config.name;
+        if table.fleet.is_empty() {
+            let message = format!("no worker of pool {name:?} is up");
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message)
+                .retry_after(RETRY_AFTER_NO_WORKER_MS));
+        }
+        let Some(member) = self.request.unsplittable else { return Ok(table) };
+        let rows: Vec<Row> = super::facts::rows_that_serve_alone(&table.fleet);
+        if rows.is_empty() {
+            let message = format!(
+                "a request with this {member:?} cannot be split over prefill and decode, and no worker of pool \
+                 {name:?} that is up serves alone: set can_prefill on a decode worker or add a unified one"
+            );
+            return Err(ApiError::bad_request(Some(member), "unsplittable_request", message));
+        }
+        Ok(if rows.len() == table.fleet.len() { table } else { Arc::new(table.select(&rows)) })
+    }
+
+    /// Headers of a leg.
+    pub fn leg_headers(&self, attempt: u32) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        if let Ok(id) = HeaderValue::try_from(self.id.attempt(attempt)) {
+            headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
+        }
+        headers
+    }
+
+    /// Tells the client what was decided, if it asked.
+    pub fn tell(&self, decision: &Decision, prefill: &str, decode: &str, response: &mut Response<ResponseBody>) {
+        if !self.wants_decision {
+            return;
+        }
+        let reason = decision.route.reason.as_deref().unwrap_or("");
+        let text = format!(
+            "policy={}; version={}; generation={}; source={}; placement={}; prefill={prefill}; decode={decode}; reason={reason}",
+            decision.policy,
+            decision.version,
+            decision.generation,
+            decision.source.name(),
+            decision.placement_name(),
+        );
+        let visible: String = text.chars().map(|letter| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' }).collect();
+        if let Ok(value) = HeaderValue::try_from(visible) {
+            response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), value);
+        }
+    }
+}
+
+/// The client's own request id comes back to it; without one it gets ours. Engines see only ours.
+pub(super) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut HeaderMap) {
+    let name = HeaderName::from_static(REQUEST_ID_HEADER);
+    let value = request.get(&name).cloned().or_else(|| HeaderValue::try_from(id.to_string()).ok());
+    if let Some(value) = value {
+        response.insert(name, value);
+    }
+}
+
+fn forwarded(headers: &HeaderMap) -> HeaderMap {
+    let mut out = HeaderMap::with_capacity(4);
+    for name in FORWARDED {
+        if let Some(value) = headers.get(name) {
+            out.insert(HeaderName::from_static(name), value.clone());
+        }
+    }
+    if let Some(key) = out.get_mut(AUTHORIZATION) {
+        key.set_sensitive(true);
+    }
+    out
+}
+
+fn labels(names: &[String], headers: &HeaderMap) -> Vec<(String, String)> {
+    names
+        .iter()
+        .filter_map(|name| {
+            let value = headers.get(name.as_str())?.to_str().ok()?;
+            let end = value.len().min(LABEL_BYTES_AT_MOST);
+            // `to_str` lets visible ASCII through alone, so every byte is a character.
+            Some((name.clone(), value[..end].to_owned()))
+        })
+        .collect()
+}
+
+fn unknown_model(app: &App, model: &str) -> ApiError {
+    let known: Vec<_> = app.fleet.pools().iter().map(|pool| pool.config.model.as_str()).collect();
+    let shown: String = model.chars().take(100).collect();
+    ApiError {
+        status: StatusCode::NOT_FOUND,
+        ..ApiError::bad_request(
+            Some("model"),
+            "model_not_found",
+            format!("the model {shown:?} is not served here; served are: {}", known.join(", ")),
+        )
+    }
+}

@@ -1,0 +1,172 @@
+//! Steps 4 and 5: the policy decides, its answer is checked, and when there is none the default decides.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use sluice_core::default_policy;
+use sluice_core::facts::{Facts, Prefilled, Row};
+use sluice_core::plan;
+use sluice_core::verdict::{Placement, Rejection, Route, TransferMode, Verdict};
+use sluice_policy::Policy;
+
+use super::call::Call;
+use crate::config::BUILTIN;
+use crate::http::error::{ApiError, Blame};
+use crate::telemetry::Telemetry;
+use crate::telemetry::metrics::Phase;
+
+/// When to come back if nobody can serve: about the time a probe takes to notice a worker.
+const RETRY_AFTER_UNSERVED_MS: u32 = 1_000;
+
+/// Who decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The policy.
+    Policy,
+    /// The built-in default, since the policy said so.
+    UseDefault,
+    /// The built-in default, since the policy failed.
+    Fault,
+    /// The built-in default, since the configured policy is not loaded.
+    NotLoaded,
+    /// The built-in default, as configured.
+    Builtin,
+}
+
+impl Source {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::UseDefault => "use-default",
+            Self::Fault => "fault",
+            Self::NotLoaded => "not-loaded",
+            Self::Builtin => "builtin",
+        }
+    }
+}
+
+/// A route, checked, and where it comes from.
+pub(super) struct Decision {
+    pub route: Route,
+    pub policy: String,
+    pub version: String,
+    pub generation: u64,
+    pub source: Source,
+    /// For the request's later hooks.
+    pub loaded: Option<Arc<Policy>>,
+}
+
+impl Decision {
+    pub fn placement_name(&self) -> &'static str {
+        match self.route.placement {
+            Placement::Unified(_) => "unified",
+            Placement::Disaggregated(_) => "disaggregated",
+        }
+    }
+}
+
+/// Decides where a request runs.
+pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiError> {
+    let app = call.app;
+    let started = app.clock.elapsed();
+    let loaded = call.generation.default_policy().cloned();
+    let name = app.config.policy.default.as_str();
+    let (source, route) = match &loaded {
+        None if name == BUILTIN => (Source::Builtin, None),
+        None => {
+            app.telemetry.warn_once("policy not loaded", || {
+                format!("policy {name:?} is not loaded: the built-in default decides until it is")
+            });
+            app.telemetry.metrics.fallback(&call.pool.config.name, "policy_not_loaded");
+            (Source::NotLoaded, None)
+        }
+        Some(policy) => ask(&app.telemetry, policy, facts)?,
+    };
+    let (policy, version) = match &loaded {
+        Some(policy) => (policy.name().to_owned(), policy.version().to_owned()),
+        None => (name.to_owned(), String::new()),
+    };
+    app.telemetry.metrics.decision(&policy, source.name());
+    let route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
+    coerce_transfer(call, &route);
+    app.telemetry.metrics.phase(&call.pool.config.name, Phase::Decide, app.clock.elapsed().saturating_sub(started));
+    Ok(Decision { route, policy, version, generation: call.generation.number, source, loaded })
+}
+
+/// Calls the policy. `Err` is its own refusal of the request; a fault is not.
+fn ask(telemetry: &Telemetry, policy: &Policy, facts: &Facts) -> Result<(Source, Option<Route>), ApiError> {
+    let checked = match policy.route(facts) {
+        Err(fault) => Err(("route", fault.kind(), fault.to_string())),
+        Ok(Verdict::UseDefault) => return Ok((Source::UseDefault, None)),
+        Ok(Verdict::Reject(rejection)) => match plan::check_rejection(&rejection) {
+            Ok(()) => {
+                telemetry.metrics.decision(policy.name(), "reject");
+                return Err(refusal(rejection));
+            }
+            Err(bad) => Err(("route", bad.kind(), bad.to_string())),
+        },
+        Ok(Verdict::Route(route)) => match plan::check_route(&route, facts) {
+            Ok(()) => return Ok((Source::Policy, Some(route))),
+            Err(bad) => Err(("route", bad.kind(), bad.to_string())),
+        },
+    };
+    if let Err((hook, kind, text)) = checked as Result<(), _> {
+        fault(telemetry, policy, hook, kind, &text);
+    }
+    Ok((Source::Fault, None))
+}
+
+/// Late binding: who decodes, once the prefill is done. `None` when nobody is left.
+pub(super) fn bind_decode(call: &Call<'_>, decision: &Decision, facts: &Facts, prefilled: &Prefilled) -> Option<Row> {
+    let telemetry = &call.app.telemetry;
+    let by_policy = decision.loaded.as_ref().filter(|_| decision.source == Source::Policy).and_then(|policy| {
+        let fail = |kind: &'static str, text: String| {
+            fault(telemetry, policy, "bind-decode", kind, &text);
+            None
+        };
+        match policy.bind_decode(facts, prefilled) {
+            Err(error) => fail(error.kind(), error.to_string()),
+            Ok(None) => None,
+            Ok(Some(row)) => match plan::check_decode(row, prefilled.prefill, facts) {
+                Ok(()) => Some(row),
+                Err(bad) => fail(bad.kind(), bad.to_string()),
+            },
+        }
+    });
+    by_policy.or_else(|| default_policy::bind_decode(facts, prefilled.prefill))
+}
+
+/// Counts a policy's fault and names it once.
+pub(super) fn fault(telemetry: &Telemetry, policy: &Policy, hook: &str, kind: &str, text: &str) {
+    telemetry.metrics.policy_fault(policy.name(), hook, kind);
+    let key = format!("fault {} {} {hook} {kind}", policy.name(), policy.digest());
+    telemetry.warn_once(&key, || {
+        format!("policy {:?} failed in {hook} ({kind}), the default decided instead: {text}", policy.name())
+    });
+}
+
+/// What the pool cannot do is done the other way, and counted: a mode is a preference.
+fn coerce_transfer(call: &Call<'_>, route: &Route) {
+    if let Placement::Disaggregated(plan) = route.placement
+        && plan.transfer == TransferMode::Push
+    {
+        call.app.telemetry.metrics.coerced(&call.pool.config.name, "push");
+    }
+}
+
+fn refusal(rejection: Rejection) -> ApiError {
+    let status = StatusCode::from_u16(rejection.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    ApiError {
+        retry_after_ms: rejection.retry_after_ms,
+        ..ApiError::new(status, Blame::Policy, "rejected_by_policy", rejection.message)
+    }
+}
+
+fn unserved(call: &Call<'_>) -> ApiError {
+    let message = format!(
+        "the workers of pool {:?} that are up cannot serve a request: a pull pool needs a prefill and a decode worker",
+        call.pool.config.name
+    );
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message)
+        .retry_after(RETRY_AFTER_UNSERVED_MS)
+}

@@ -1,0 +1,211 @@
+//! Step 6, two workers, pull: prefill first; then decode, which fetches the KV blocks that the handle names.
+//!
+//! A handle is used once and never after its deadline: past it the prefill worker may have given the blocks to
+//! another request, and a read would answer with that one's text.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::{Response, StatusCode};
+use serde::Deserialize;
+use sluice_core::facts::{Facts, Prefilled, Row};
+use sluice_core::load::Share;
+use sluice_core::verdict::{DecodeChoice, Disaggregated};
+
+use super::call::Call;
+use super::decide::Decision;
+use super::turn::{Record, Turn};
+use super::{Failed, answer, dispatch};
+use crate::config::HOLD_MARGIN_MS;
+use crate::fleet::{Booking, Table, Worker};
+use crate::handle::{Handle, HandleError};
+use crate::http::body::ResponseBody;
+use crate::http::error::{ApiError, Blame};
+use crate::http::members::Members;
+use crate::telemetry::metrics::Phase;
+
+/// The end of a prefill leg.
+struct Prefill {
+    /// `None` when the worker moved nothing: decode then computes the prompt again.
+    handle: Option<Handle>,
+    prompt_tokens: Option<u32>,
+    took: Duration,
+    /// By our clock; past it the handle is stale.
+    good_until: Duration,
+}
+
+/// Prefills on one worker and decodes on another.
+pub(super) async fn run(
+    call: &Call<'_>,
+    table: &Arc<Table>,
+    facts: Facts,
+    decision: Decision,
+    plan: Disaggregated,
+    attempt: u32,
+    record: &mut Record,
+) -> Result<Response<ResponseBody>, Failed> {
+    let prefill_worker = super::worker_at(table, plan.prefill)?;
+    // Early binding books decode now, so that requests decided meanwhile see it.
+    let early = match plan.decode {
+        DecodeChoice::Now(row) => Some((row, book_decode(table, &facts, row)?)),
+        DecodeChoice::AfterPrefill => None,
+    };
+    let prefill = prefill(call, &facts, plan.prefill, &prefill_worker, attempt).await?;
+    let (row, booking) = match early {
+        Some(bound) => bound,
+        None => bind_late(call, table, &facts, &decision, plan.prefill, &prefill)?,
+    };
+    let worker = booking.worker().clone();
+    let body = decode_body(call, &prefill_worker, prefill.handle, prefill.good_until)?;
+    let dispatched = call.app.clock.elapsed();
+    let response = dispatch::send(call, &worker, Blame::Decode, body, attempt).await?;
+    let turn = Turn {
+        prefill: prefill_worker,
+        prompt_tokens: prefill.prompt_tokens,
+        disaggregated: true,
+        ..Turn::new(call, facts, decision, row, booking, dispatched)
+    };
+    answer::relay(call, turn, &worker, response, record).await
+}
+
+async fn prefill(
+    call: &Call<'_>,
+    facts: &Facts,
+    row: Row,
+    worker: &Arc<Worker>,
+    attempt: u32,
+) -> Result<Prefill, Failed> {
+    let cached = facts.cached_tokens.get(row as usize).copied().unwrap_or(0);
+    let share = Share::prefill(facts.request.prompt_tokens, cached, facts.block_tokens);
+    let booking = Booking::new(worker.clone(), share);
+    let backlog_tokens = worker.booked().prefill_tokens;
+    let dispatched = call.app.clock.elapsed();
+    let response = dispatch::send(call, worker, Blame::Prefill, call.request.prefill_body(), attempt).await?;
+    let (head, body) = response.into_parts();
+    let bytes = dispatch::read(call, worker, Blame::Prefill, body).await?;
+    let answered = call.app.clock.elapsed();
+    drop(booking);
+    if !head.status.is_success() {
+        return Err(Failed::Final(dispatch::refusal(worker, Blame::Prefill, head.status, &bytes)));
+    }
+    let members = Members::parse(&bytes).unwrap_or_default();
+    let handle = take_handle(call, worker, &members);
+    let took = answered.saturating_sub(dispatched);
+    call.app.telemetry.metrics.phase(&call.pool.config.name, Phase::Prefill, took);
+    let usage = members.read::<Usage>("usage").ok().flatten();
+    let prompt_tokens = handle.as_ref().and_then(|handle| handle.tokens).or(usage.as_ref().map(|usage| usage.prompt_tokens));
+    observe_rate(worker, facts, cached, backlog_tokens, handle.as_ref(), prompt_tokens, took);
+    let lease_ms = call.pool.config.kv_lease_ms.saturating_sub(HOLD_MARGIN_MS);
+    Ok(Prefill { handle, prompt_tokens, took, good_until: answered + Duration::from_millis(lease_ms) })
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: u32,
+}
+
+/// A worker prefills one request after the other, so the tokens ahead of ours belong to the time ours took.
+fn observe_rate(
+    worker: &Worker,
+    facts: &Facts,
+    cached_believed: u32,
+    backlog_tokens: u32,
+    handle: Option<&Handle>,
+    prompt_tokens: Option<u32>,
+    took: Duration,
+) {
+    let Some(prompt_tokens) = prompt_tokens else { return };
+    let cached = handle.and_then(|handle| handle.cached_tokens).unwrap_or(cached_believed);
+    let ours = prompt_tokens.saturating_sub(cached);
+    let booked = facts.request.prompt_tokens.saturating_sub(cached_believed);
+    let ahead = backlog_tokens.saturating_sub(booked);
+    let done = f64::from(ours) + f64::from(ahead);
+    worker.seen().prefill_tokens_per_ms.observe(done, took.as_secs_f64() * 1_000.0);
+}
+
+/// The handle of a prefill answer; without one the transfer does not happen, which is counted and said.
+fn take_handle(call: &Call<'_>, worker: &Worker, members: &Members<'_>) -> Option<Handle> {
+    let telemetry = &call.app.telemetry;
+    let pool = &call.pool.config.name;
+    let error = match Handle::from_answer(members) {
+        Ok(handle) => return Some(handle),
+        Err(error) => error,
+    };
+    let what = match error {
+        HandleError::Absent => "absent",
+        HandleError::Unusable(_) => "unusable",
+    };
+    telemetry.metrics.transfer(pool, what);
+    telemetry.metrics.fallback(pool, "transfer_missing");
+    telemetry.warn_once(&format!("handle {pool} {} {what}", worker.name), || {
+        format!("no KV moves from worker {:?} of pool {pool:?}, decode computes prompts again: {error}", worker.name)
+    });
+    None
+}
+
+fn book_decode(table: &Table, facts: &Facts, row: Row) -> Result<Booking, Failed> {
+    let worker = super::worker_at(table, row)?;
+    let request = &facts.request;
+    Ok(Booking::new(worker, Share::decode(request.prompt_tokens, request.max_output_tokens, facts.block_tokens)))
+}
+
+/// Late binding: fresh loads, the same rows.
+fn bind_late(
+    call: &Call<'_>,
+    table: &Arc<Table>,
+    facts: &Facts,
+    decision: &Decision,
+    prefill_row: Row,
+    prefill: &Prefill,
+) -> Result<(Row, Booking), Failed> {
+    let now = call.app.clock.elapsed();
+    let table = table.marked_against(&call.pool.table());
+    let mut facts = Facts { fleet: table.fleet.clone(), load: table.load(), now_ms: call.app.clock.wall_ms(), ..facts.clone() };
+    if let Some(tokens) = prefill.prompt_tokens {
+        facts.request.prompt_tokens = tokens;
+        facts.request.prompt_tokens_exact = true;
+    }
+    let prefilled = Prefilled {
+        prefill: prefill_row,
+        tokens: facts.request.prompt_tokens,
+        took_ms: millis(prefill.took),
+        handle_expires_in_ms: millis(prefill.good_until.saturating_sub(now)),
+    };
+    let row = super::decide::bind_decode(call, decision, &facts, &prefilled).ok_or_else(|| {
+        strand(call, prefill.handle.is_some());
+        let message = format!("no decode worker of pool {:?} is up any more", call.pool.config.name);
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message);
+        Failed::Retry { reason: "no_decode_worker", error }
+    })?;
+    Ok((row, book_decode(&table, &facts, row)?))
+}
+
+/// The decode leg's body. Spends the handle; a stale one is not spent but prefilled again.
+fn decode_body(
+    call: &Call<'_>,
+    prefill_worker: &Worker,
+    handle: Option<Handle>,
+    good_until: Duration,
+) -> Result<Vec<u8>, Failed> {
+    let Some(handle) = handle else { return Ok(call.request.body(None)) };
+    let pool = &call.pool.config.name;
+    if call.app.clock.elapsed() >= good_until {
+        call.app.telemetry.metrics.transfer(pool, "expired");
+        let message = format!("the KV blocks on prefill worker {:?} expired before decode began", prefill_worker.name);
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "handle_expired", message);
+        return Err(Failed::Retry { reason: "handle_expired", error });
+    }
+    call.app.telemetry.metrics.transfer(pool, "dispatched");
+    Ok(call.request.body(Some(&handle.into_json())))
+}
+
+/// A handle that no decode worker will take: its blocks stay on the prefill worker until their lease ends.
+fn strand(call: &Call<'_>, had_handle: bool) {
+    if had_handle {
+        call.app.telemetry.metrics.transfer(&call.pool.config.name, "stranded");
+    }
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}

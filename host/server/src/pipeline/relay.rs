@@ -1,0 +1,160 @@
+//! A stream on its way from an engine to a client: event by event, as the bytes came.
+//!
+//! The client's connection drives it, so back-pressure reaches the engine, and a client that goes away drops
+//! it, which closes the engine's connection and undoes the request's load.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming};
+use sluice_core::facts::Finish;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::answer::answer_end;
+use super::turn::{AnswerEnd, Record, Turn};
+use crate::http::error::{ApiError, Blame};
+use crate::http::members::Members;
+use crate::http::sse::{self, Splitter};
+
+/// Events kept to read usage and finish from at the end: the finish chunk, the usage chunk, and one to spare.
+const LAST_EVENTS_KEPT: usize = 3;
+
+/// A stream's body towards the client.
+pub struct Relay(Option<Box<Running>>);
+
+struct Running {
+    upstream: Incoming,
+    splitter: Splitter,
+    deadline: Pin<Box<Sleep>>,
+    last: VecDeque<Bytes>,
+    done_seen: bool,
+    error_seen: bool,
+    turn: Turn,
+    record: Record,
+}
+
+/// Why a stream ended before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Broken,
+    TimedOut,
+    TooLong,
+}
+
+impl Relay {
+    /// A body that is over.
+    pub(super) fn placeholder() -> Self {
+        Self(None)
+    }
+
+    pub(super) fn new(upstream: Incoming, turn: Turn, record: Record, deadline: Instant) -> Self {
+        Self(Some(Box::new(Running {
+            upstream,
+            splitter: Splitter::default(),
+            deadline: Box::pin(sleep_until(deadline)),
+            last: VecDeque::with_capacity(LAST_EVENTS_KEPT + 1),
+            done_seen: false,
+            error_seen: false,
+            turn,
+            record,
+        })))
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            let Some(running) = &mut self.0 else { return Poll::Ready(None) };
+            if running.deadline.as_mut().poll(context).is_ready() {
+                return Poll::Ready(self.cut(Cut::TimedOut));
+            }
+            let frame = match Pin::new(&mut running.upstream).poll_frame(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(self.end()),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(self.cut(Cut::Broken)),
+                Poll::Ready(Some(Ok(frame))) => frame,
+            };
+            let Ok(chunk) = frame.into_data() else { continue };
+            let Ok(events) = running.splitter.push(chunk) else { return Poll::Ready(self.cut(Cut::TooLong)) };
+            if !events.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(running.pass(events)))));
+            }
+        }
+    }
+}
+
+impl Running {
+    fn pass(&mut self, events: Vec<Bytes>) -> Bytes {
+        if self.last.is_empty() {
+            self.turn.first_token();
+        }
+        self.turn.generated(events.len() as u32);
+        let mut out = Vec::with_capacity(events.len());
+        for event in events {
+            let event = sse::without_internal(event);
+            if sse::data(&event) == Some(b"[DONE]") {
+                self.done_seen = true;
+            } else {
+                self.error_seen |= event.starts_with(b"data: {\"error\"");
+                self.last.push_back(event.clone());
+                if self.last.len() > LAST_EVENTS_KEPT {
+                    self.last.pop_front();
+                }
+            }
+            out.push(event);
+        }
+        sse::join(out)
+    }
+
+    /// Usage and finish, from whichever of the last events has them.
+    fn answer_end(&self) -> AnswerEnd {
+        self.last.iter().fold(AnswerEnd::default(), |end, event| {
+            let Some(Ok(members)) = sse::data(event).map(Members::parse) else { return end };
+            let later = answer_end(&members);
+            AnswerEnd {
+                prompt_tokens: later.prompt_tokens.or(end.prompt_tokens),
+                output_tokens: later.output_tokens.or(end.output_tokens),
+                finish: later.finish.or(end.finish),
+            }
+        })
+    }
+}
+
+impl Relay {
+    /// The engine's stream is over. Whole only if it said so.
+    fn end(&mut self) -> Option<Result<Frame<Bytes>, Infallible>> {
+        let running = self.0.as_ref()?;
+        if !running.done_seen || !running.splitter.remainder().is_empty() {
+            return self.cut(Cut::Broken);
+        }
+        let mut running = *self.0.take()?;
+        if running.error_seen {
+            running.turn.break_off("error_event", &mut running.record);
+            return None;
+        }
+        let end = running.answer_end();
+        running.turn.finish(AnswerEnd { finish: end.finish.or(Some(Finish::Other)), ..end }, &mut running.record);
+        None
+    }
+
+    /// Tells the client that the stream broke; a clean `[DONE]` would pass half an answer off as whole.
+    fn cut(&mut self, cut: Cut) -> Option<Result<Frame<Bytes>, Infallible>> {
+        let mut running = *self.0.take()?;
+        let worker = running.turn.booking.worker().name.clone();
+        let (kind, code, what) = match cut {
+            Cut::Broken => ("broken", "stream_broken", "broke the stream off"),
+            Cut::TimedOut => ("timeout", "timeout", "did not end its stream within server.request_timeout_ms"),
+            Cut::TooLong => ("garbage", "stream_garbage", "sent an event that is too long"),
+        };
+        let message = format!("decode worker {worker:?} {what}; the answer is incomplete");
+        let error = ApiError::new(hyper::StatusCode::BAD_GATEWAY, Blame::Decode, code, message);
+        running.turn.break_off(kind, &mut running.record);
+        Some(Ok(Frame::data(Bytes::from(format!("data: {}\n\n", error.json())))))
+    }
+}

@@ -1,0 +1,260 @@
+//! Step 7: what is done when an answer ends, however it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_core::default_policy;
+use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
+use sluice_core::plan;
+use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
+use sluice_core::verdict::Retention;
+use sluice_policy::Generation;
+
+use super::call::Call;
+use super::decide::{Decision, fault};
+use crate::app::{App, Place};
+use crate::fleet::{Booking, Pool, Worker};
+use crate::http::error::{ApiError, Blame};
+use crate::request::Endpoint;
+use crate::telemetry::metrics::Phase;
+
+/// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
+const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
+
+/// The request in metrics: exactly one outcome is counted when this is dropped, and its place is given back.
+pub struct Record {
+    app: Arc<App>,
+    endpoint: Endpoint,
+    pool: String,
+    started: Duration,
+    outcome: Option<&'static str>,
+    place: Option<Place>,
+}
+
+impl Record {
+    /// A request came. Unless told otherwise, it ends as cancelled.
+    pub(super) fn start(app: &Arc<App>, endpoint: Endpoint) -> Self {
+        let started = app.clock.elapsed();
+        Self { app: app.clone(), endpoint, pool: "none".to_owned(), started, outcome: Some("cancelled"), place: None }
+    }
+
+    pub(super) fn hold(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    pub(super) fn pool(&mut self, name: &str) {
+        name.clone_into(&mut self.pool);
+    }
+
+    pub(super) fn fail(&mut self, error: &ApiError) {
+        self.outcome = Some(match error.blame {
+            Blame::Client => "client_error",
+            Blame::Policy => "rejected",
+            Blame::Prefill => "prefill_failed",
+            Blame::Decode => "decode_failed",
+            Blame::Host => "host_error",
+        });
+    }
+
+    fn set(&mut self, outcome: &'static str) {
+        self.outcome = Some(outcome);
+    }
+
+    /// Hands the record on to the answer's end; what is left behind counts nothing.
+    pub(super) fn hand_over(&mut self) -> Self {
+        Self {
+            app: self.app.clone(),
+            endpoint: self.endpoint,
+            pool: self.pool.clone(),
+            started: self.started,
+            outcome: self.outcome.take(),
+            place: self.place.take(),
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.outcome {
+            let metrics = &self.app.telemetry.metrics;
+            metrics.request(&self.pool, self.endpoint.path(), outcome);
+            metrics.phase(&self.pool, Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
+        }
+    }
+}
+
+/// A turn whose decode leg was dispatched. Dropping it unfinished is a cancel: load goes, nothing is remembered.
+pub(super) struct Turn {
+    pub app: Arc<App>,
+    pub pool: Arc<Pool>,
+    pub decision: Decision,
+    pub facts: Facts,
+    pub decode: Row,
+    pub prefill: Arc<Worker>,
+    pub disaggregated: bool,
+    /// As an engine counted them.
+    pub prompt_tokens: Option<u32>,
+    pub booking: Booking,
+    /// Decode leg, by our clock.
+    pub dispatched: Duration,
+    session_key: Option<SessionKey>,
+    mark: PromptMark,
+    prompt_bytes: usize,
+    arrived: Duration,
+    arrived_wall_ms: u64,
+    first_token: Option<Duration>,
+    generated: u32,
+    /// Keeps the request's policy set alive until its last hook.
+    _generation: Arc<Generation>,
+}
+
+/// What the answer told at its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct AnswerEnd {
+    pub prompt_tokens: Option<u32>,
+    pub output_tokens: Option<u32>,
+    pub finish: Option<Finish>,
+}
+
+impl Turn {
+    pub fn new(
+        call: &Call<'_>,
+        facts: Facts,
+        decision: Decision,
+        decode: Row,
+        booking: Booking,
+        dispatched: Duration,
+    ) -> Self {
+        let text = call.request.prompt_text();
+        Self {
+            app: call.app.clone(),
+            pool: call.pool.clone(),
+            decision,
+            facts,
+            decode,
+            prefill: booking.worker().clone(),
+            disaggregated: false,
+            prompt_tokens: None,
+            booking,
+            dispatched,
+            mark: call.session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default(),
+            session_key: call.session_key.clone(),
+            prompt_bytes: text.len(),
+            arrived: call.arrived,
+            arrived_wall_ms: call.arrived_wall_ms,
+            first_token: None,
+            generated: 0,
+            _generation: call.generation.clone(),
+        }
+    }
+
+    /// The first event of a stream is on its way.
+    pub fn first_token(&mut self) {
+        let now = self.app.clock.elapsed();
+        self.first_token = Some(now);
+        self.booking.prefilled();
+        self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
+        let took_ms = now.saturating_sub(self.dispatched).as_secs_f64() * 1_000.0;
+        let mut seen = self.booking.worker().seen();
+        if self.disaggregated {
+            let step_ms = f64::from(seen.decode_ms_per_token.value());
+            seen.pull_overhead_ms.observe((took_ms - step_ms).max(0.0), 1.0);
+        } else {
+            let cached = self.facts.cached_tokens.get(self.decode as usize).copied().unwrap_or(0);
+            let uncached = self.facts.request.prompt_tokens.saturating_sub(cached);
+            seen.prefill_tokens_per_ms.observe(f64::from(uncached), took_ms);
+        }
+    }
+
+    /// More events of a stream, each about one token.
+    pub fn generated(&mut self, events: u32) {
+        self.generated += events;
+        self.booking.generated(events);
+    }
+
+    /// A phase of this request took this long.
+    pub fn phase(&self, phase: Phase, spent: Duration) {
+        self.app.telemetry.metrics.phase(&self.pool.config.name, phase, spent);
+    }
+
+    /// The answer is whole.
+    pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
+        record.set("ok");
+        let output_tokens = end.output_tokens.unwrap_or(self.generated);
+        let prompt_tokens = end.prompt_tokens.or(self.prompt_tokens);
+        self.measure_step(output_tokens);
+        if let Some(tokens) = prompt_tokens {
+            self.pool.observe_prompt(self.prompt_bytes, tokens);
+        }
+        let prompt_tokens = prompt_tokens.unwrap_or(0);
+        self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
+        self.remember(prompt_tokens, output_tokens);
+    }
+
+    /// The answer broke after its first byte: told in the stream, never tried again.
+    pub fn break_off(self, kind: &'static str, record: &mut Record) {
+        record.set("decode_failed");
+        let worker = self.booking.worker();
+        worker.seen().failures.observe(1.0, 1.0);
+        self.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, kind);
+    }
+
+    /// A stream's steps are timed from its first token; a whole answer's from its dispatch, which for a
+    /// unified worker includes the prefill and says nothing.
+    fn measure_step(&self, output_tokens: u32) {
+        if output_tokens < TOKENS_TO_MEASURE_A_STEP {
+            return;
+        }
+        let now = self.app.clock.elapsed();
+        let (since, steps) = match self.first_token {
+            Some(first) => (first, output_tokens - 1),
+            None if self.disaggregated => (self.dispatched, output_tokens),
+            None => return,
+        };
+        let took_ms = now.saturating_sub(since).as_secs_f64() * 1_000.0;
+        self.booking.worker().seen().decode_ms_per_token.observe(took_ms, f64::from(steps));
+    }
+
+    /// Asks the policy what becomes of the turn's KV. No engine holds blocks for us yet, so the answer is
+    /// checked and acts later.
+    fn retain(&mut self, prompt_tokens: u32, output_tokens: u32, finish: Finish) {
+        let Some(policy) = &self.decision.loaded else { return };
+        let end = TurnEnd {
+            facts: std::mem::take(&mut self.facts),
+            decode: self.decode,
+            held_tokens: prompt_tokens.saturating_add(output_tokens).saturating_sub(1),
+            output_tokens,
+            finish,
+        };
+        let telemetry = &self.app.telemetry;
+        let _retention = match policy.retain(&end) {
+            Ok(Retention::UseDefault) => default_policy::retain(),
+            Ok(retention) => match plan::check_retention(&retention) {
+                Ok(()) => retention,
+                Err(bad) => {
+                    fault(telemetry, policy, "retain", bad.kind(), &bad.to_string());
+                    default_policy::retain()
+                }
+            },
+            Err(error) => {
+                fault(telemetry, policy, "retain", error.kind(), &error.to_string());
+                default_policy::retain()
+            }
+        };
+    }
+
+    fn remember(&mut self, prompt_tokens: u32, output_tokens: u32) {
+        let Some(key) = self.session_key.take() else { return };
+        let now_ms = self.app.clock.wall_ms();
+        let turn = TurnRecord {
+            decode: self.booking.worker().id,
+            prefill: self.prefill.id,
+            prompt: self.mark,
+            prompt_tokens,
+            output_tokens,
+            started_at_ms: self.arrived_wall_ms,
+            ended_at_ms: now_ms,
+        };
+        self.app.sessions.end_turn(key, &turn, now_ms);
+    }
+}

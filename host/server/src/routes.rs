@@ -1,0 +1,137 @@
+//! Which path does what, on the data plane and on the admin listener.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::json;
+use sluice_core::health::State;
+
+use crate::app::App;
+use crate::config::BUILTIN;
+use crate::fleet::status;
+use crate::http::body::{ResponseBody, whole};
+use crate::http::error::{ApiError, Blame, json_response};
+use crate::pipeline;
+use crate::request::Endpoint;
+
+/// Where clients connect.
+pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
+    let endpoint = match (request.method(), request.uri().path()) {
+        (&Method::POST, "/v1/chat/completions") => Endpoint::Chat,
+        (&Method::POST, "/v1/completions") => Endpoint::Completions,
+        (&Method::GET, "/v1/models") => return models(&app),
+        (&Method::GET, "/health") => return json_response(StatusCode::OK, r#"{"status":"ok"}"#),
+        (&Method::GET, "/ready") => return ready(&app),
+        (&Method::GET, "/metrics") => return metrics(&app),
+        (method, path) => return not_found(method, path, &DATA_PLANE),
+    };
+    pipeline::serve(&app, endpoint, request).await
+}
+
+/// Where operators connect.
+pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/admin/policies") => policies(app),
+        (&Method::GET, "/admin/fleet") => {
+            json_response(StatusCode::OK, json!({"pools": status::fleet(&app.fleet)}).to_string())
+        }
+        (&Method::GET, "/metrics") => metrics(app),
+        (&Method::GET, "/health") => json_response(StatusCode::OK, r#"{"status":"ok"}"#),
+        (method, path) => not_found(method, path, &ADMIN),
+    }
+}
+
+const DATA_PLANE: [(Method, &str); 6] = [
+    (Method::POST, "/v1/chat/completions"),
+    (Method::POST, "/v1/completions"),
+    (Method::GET, "/v1/models"),
+    (Method::GET, "/health"),
+    (Method::GET, "/ready"),
+    (Method::GET, "/metrics"),
+];
+
+const ADMIN: [(Method, &str); 4] = [
+    (Method::GET, "/admin/policies"),
+    (Method::GET, "/admin/fleet"),
+    (Method::GET, "/metrics"),
+    (Method::GET, "/health"),
+];
+
+fn models(app: &App) -> Response<ResponseBody> {
+    let models: Vec<_> = app
+        .fleet
+        .pools()
+        .iter()
+        .map(|pool| {
+            json!({
+                "id": pool.config.model, "object": "model", "created": 0, "owned_by": "sluice",
+                "max_model_len": pool.config.max_model_len,
+            })
+        })
+        .collect();
+    json_response(StatusCode::OK, json!({"object": "list", "data": models}).to_string())
+}
+
+/// Whether balancers should send requests here: not while draining, and only if every pool can serve.
+fn ready(app: &App) -> Response<ResponseBody> {
+    let pools = status::fleet(&app.fleet);
+    let serves = pools.iter().all(|pool| pool.serves) && !app.is_draining();
+    let pools: Vec<_> = pools
+        .iter()
+        .map(|pool| {
+            let up = pool.workers.iter().filter(|worker| worker.state == State::Up).count();
+            json!({"name": pool.name, "serves": pool.serves, "note": pool.note, "up": up, "workers": pool.workers.len()})
+        })
+        .collect();
+    let generation = app.policies.generation();
+    let wanted = &app.config.policy.default;
+    let in_force = generation.default_policy().map_or(BUILTIN, |policy| policy.name());
+    let body = json!({
+        "ready": serves,
+        "draining": app.is_draining(),
+        "pools": pools,
+        "policy": {"wanted": wanted, "in_force": in_force, "generation": generation.number},
+    });
+    let status = if serves { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    json_response(status, body.to_string())
+}
+
+fn policies(app: &App) -> Response<ResponseBody> {
+    let generation = app.policies.generation();
+    let body = json!({
+        "generation": generation.number,
+        "default": app.config.policy.default,
+        "folder": app.config.policy.folder,
+        "policies": app.policies.status(),
+    });
+    json_response(StatusCode::OK, body.to_string())
+}
+
+fn metrics(app: &App) -> Response<ResponseBody> {
+    app.telemetry.metrics.sessions(app.sessions.len());
+    let mut response = Response::new(whole(app.telemetry.metrics.encode()));
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// Tells a wrong method from an unknown path.
+fn not_found(method: &Method, path: &str, known: &[(Method, &str)]) -> Response<ResponseBody> {
+    let shown: String = path.chars().take(200).collect();
+    let error = match known.iter().find(|(_, other)| *other == path) {
+        Some((right, _)) => ApiError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            Blame::Client,
+            "method_not_allowed",
+            format!("{shown} takes {right}, not {method}"),
+        ),
+        None => {
+            let paths: Vec<_> = known.iter().map(|(method, path)| format!("{method} {path}")).collect();
+            let message = format!("there is no {shown} here; there are: {}", paths.join(", "));
+            ApiError::new(StatusCode::NOT_FOUND, Blame::Client, "not_found", message)
+        }
+    };
+    error.response()
+}

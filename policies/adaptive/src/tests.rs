@@ -1,0 +1,143 @@
+use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill, unified};
+use sluice_policy_sdk::{Ability, Finish, Session};
+
+use super::*;
+
+fn policy(settings: &str) -> Adaptive {
+    Adaptive::configure(settings).expect("valid settings")
+}
+
+/// Rows: prefill 0 and 1, decode 2 and 3. The decode workers can prefill.
+fn fleet(change: impl FnOnce(&mut [WorkerSpec; 4])) -> FactsBuilder {
+    let able = |worker: WorkerSpec| worker.able(Ability::CanPrefill);
+    let mut workers = [prefill(1), prefill(2), able(decode(3)), able(decode(4))];
+    change(&mut workers);
+    workers.into_iter().fold(FactsBuilder::new(), FactsBuilder::worker)
+}
+
+fn knows(last_prefill: Row, holder: Row) -> impl FnOnce(&mut Session) {
+    move |session| {
+        session.last_prefill = Some(last_prefill);
+        session.holder = Some(holder);
+    }
+}
+
+#[test]
+fn least_expected_time_decides_each_side() {
+    let cases: [(&str, FactsBuilder, Row, Row); 8] = [
+        ("backlogs and batches", fleet(|w| (w[0].prefill_backlog_tokens, w[3].running) = (5_000, 40)), 1, 2),
+        (
+            "measured rates",
+            fleet(|w| (w[1].prefill_tokens_per_s, w[2].decode_step_ms) = (5_000.0, 30.0)),
+            0,
+            3,
+        ),
+        ("what is cached", fleet(|w| (w[1].cached_tokens, w[2].running) = (900, 1)), 1, 3),
+        (
+            "a cache is not worth any queue",
+            fleet(|w| {
+                (w[1].cached_tokens, w[1].prefill_backlog_tokens, w[2].running) = (500, 2_000, 1);
+            }),
+            0,
+            3,
+        ),
+        (
+            "a cache at the decode worker",
+            fleet(|w| (w[0].prefill_backlog_tokens, w[3].cached_tokens) = (1, 500)),
+            1,
+            3,
+        ),
+        ("free KV blocks", fleet(|w| (w[0].prefill_backlog_tokens, w[3].kv_blocks_free) = (1, 3)), 1, 2),
+        ("ties stay with the session", fleet(|_| ()).session(knows(1, 2)), 1, 2),
+        ("ties stay with the session", fleet(|_| ()).session(knows(0, 3)), 0, 3),
+    ];
+    for (why, facts, prefill, decode) in cases {
+        let expected = Verdict::pull(prefill, decode).because("least expected time");
+        assert_eq!(policy("{}").route(&facts.build()), expected, "{why}");
+    }
+}
+
+#[test]
+fn little_uncached_is_served_alone() {
+    let little = |row| Verdict::unified(row).because("little is uncached there");
+    let cached = |tokens| fleet(|w| (w[2].cached_tokens, w[0].running) = (tokens, 9));
+    assert_eq!(policy("{}").route(&cached(936).build()), little(2));
+    assert_ne!(policy("{}").route(&cached(935).build()), little(2));
+    assert_eq!(policy(r#"{"unified_below_tokens": 65}"#).route(&cached(935).build()), little(2));
+
+    // Without the ability to prefill, the cache of a decode worker does not help.
+    let unable = fleet(|w| (w[2].cached_tokens, w[2].abilities) = (1_000, Ability::Pull.bit()));
+    assert_ne!(policy("{}").route(&unable.build()), little(2));
+
+    let popular = fleet(|w| (w[2].cached_tokens, w[2].running) = (1_000, 100));
+    assert_ne!(
+        policy("{}").route(&popular.build()),
+        little(2),
+        "an overloaded worker's cache is not worth it"
+    );
+
+    let short = fleet(|w| w[3].running = 5).prompt_tokens(64);
+    assert_eq!(policy("{}").route(&short.build()), little(2));
+}
+
+#[test]
+fn late_binding_by_setting_or_by_deep_queues() {
+    let quiet = || fleet(|w| w[0].prefill_backlog_tokens = 1);
+    let busy = || fleet(|w| (w[0].prefill_backlog_tokens, w[2].waiting, w[3].waiting) = (1, 4, 4));
+    let always = policy(r#"{"late_binding": true}"#).route(&quiet().build());
+    assert_eq!(always, Verdict::pull_late(1).because("decode worker chosen after the prefill"));
+    assert_eq!(policy("{}").route(&busy().build()), Verdict::pull_late(1).because("decode queues are deep"));
+    let early = policy(r#"{"late_at_waiting": 5}"#).route(&busy().build());
+    assert!(matches!(early, Verdict::Route(_)) && early != policy("{}").route(&busy().build()));
+}
+
+#[test]
+fn late_binding_takes_the_decode_worker_that_is_best_then() {
+    let prefilled = Prefilled { prefill: 0, tokens: 1_000, took_ms: 100, handle_expires_in_ms: 30_000 };
+    let facts = fleet(|w| w[2].running = 3).build();
+    assert_eq!(policy("{}").bind_decode(&facts, &prefilled), Some(3));
+    let other_group = fleet(|w| (w[2].group, w[3].group) = (1, 1)).build();
+    assert_eq!(policy("{}").bind_decode(&other_group, &prefilled), None);
+    assert_eq!(policy("{}").bind_decode(&facts, &Prefilled { prefill: 99, ..prefilled }), None);
+}
+
+#[test]
+fn unified_pools_and_empty_ones() {
+    let facts = FactsBuilder::new()
+        .worker(WorkerSpec { prefill_backlog_tokens: 9_000, ..unified(1) })
+        .worker(WorkerSpec { running: 1, ..unified(2) });
+    let expected = Verdict::unified(1).because("no pair to split it over");
+    assert_eq!(policy("{}").route(&facts.build()), expected);
+    assert_eq!(policy("{}").route(&FactsBuilder::new().worker(decode(1)).build()), Verdict::UseDefault);
+}
+
+#[test]
+fn nothing_measured_is_assumed() {
+    let unmeasured = fleet(|w| {
+        (w[0].prefill_tokens_per_s, w[2].decode_step_ms, w[2].kv_blocks_total, w[2].kv_blocks_free) =
+            (0.0, 0.0, 0, 0);
+    });
+    let slow = r#"{"assumed_prefill_tokens_per_s": 100, "assumed_decode_step_ms": 100}"#;
+    let fast = r#"{"assumed_prefill_tokens_per_s": 100000, "assumed_decode_step_ms": 1}"#;
+    for (settings, prefill, decode) in [(slow, 1, 3), (fast, 0, 2)] {
+        let expected = Verdict::pull(prefill, decode).because("least expected time");
+        assert_eq!(policy(settings).route(&unmeasured.clone().build()), expected, "{settings}");
+    }
+}
+
+#[test]
+fn keeps_blocks_for_the_ttl() {
+    let facts = fleet(|_| ()).build();
+    let turn =
+        TurnEnd { facts, decode: 2, held_tokens: 1_099, output_tokens: 100, finish: Finish::ToolCalls };
+    assert_eq!(policy("{}").retain(&turn), Retention::keep_ms(480_000));
+    assert_eq!(policy(r#"{"retain_ttl_ms": 0}"#).retain(&turn), Retention::Release);
+}
+
+#[test]
+fn settings_are_checked_by_name() {
+    for key in ["assumed_prefill_tokens_per_s", "assumed_decode_step_ms", "late_at_waiting"] {
+        let refused = Adaptive::configure(&format!(r#"{{"{key}": 0}}"#)).expect_err(key);
+        assert!(refused.contains(&format!("`{key}`")), "{refused}");
+    }
+}
