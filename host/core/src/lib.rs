@@ -16,6 +16,7 @@ pub mod hash;
 pub mod health;
 pub mod load;
 pub mod measure;
+pub mod plan;
 pub mod session;
 pub mod table;
 pub mod testing;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_policy::Limits;
+use sluice_core::verdict::{DecodeChoice, Placement, Renewal, Retention, Verdict};
+use sluice_policy::{Limits, TrialAnswer};
 
 use super::{complain, policy_new, say};
 use crate::cli::{Policy, PolicyCheck};
@@ -54,7 +55,12 @@ struct Listed {
     #[serde(default)]
     bytes: Option<u64>,
     #[serde(default)]
-    reason: Option<String>,
+    refusal: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
 }
 
 fn list(admin: SocketAddr) -> Result<ExitCode, String> {
@@ -71,7 +77,7 @@ fn list(admin: SocketAddr) -> Result<ExitCode, String> {
             policy.version.clone().unwrap_or_default(),
             policy.digest.as_deref().map(|digest| digest.chars().take(12).collect()).unwrap_or_default(),
             policy.bytes.map(|bytes| bytes.div_ceil(1024).to_string()).unwrap_or_default(),
-            policy.reason.clone().unwrap_or_default(),
+            policy.refusal.as_ref().map(|refusal| refusal.message.clone()).unwrap_or_default(),
         ]);
     }
     say(&format!("generation {}\n{table}", listing.generation));
@@ -122,7 +128,7 @@ fn check_one(file: &Path) -> Result<String, String> {
     let checked = checked.map_err(|error| format!("{}: refused: {error}", file.display()))?;
     let mut table = TextTable::new(&["trial case", "hook", "answer"]);
     for trial in &checked.trial {
-        table.row([trial.case.clone(), trial.hook.to_string(), trial.answer.clone()]);
+        table.row([trial.case.to_owned(), trial.hook.name().to_owned(), answer(&trial.answer)]);
     }
     Ok(format!(
         "{}: good: {} {} ({}), {} KB, compiled in {} ms\n{table}",
@@ -133,6 +139,37 @@ fn check_one(file: &Path) -> Result<String, String> {
         checked.bytes.div_ceil(1024),
         checked.compile_ms,
     ))
+}
+
+/// A trial's answer on one line.
+fn answer(answer: &TrialAnswer) -> String {
+    match answer {
+        TrialAnswer::Verdict(Verdict::UseDefault) | TrialAnswer::Decode(None) => "use default".to_owned(),
+        TrialAnswer::Verdict(Verdict::Reject(rejection)) => format!("reject {}", rejection.status),
+        TrialAnswer::Verdict(Verdict::Route(route)) => {
+            let reason = route.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+            match route.placement {
+                Placement::Unified(row) => format!("unified on row {row}{reason}"),
+                Placement::Disaggregated(plan) => {
+                    let decode = match plan.decode {
+                        DecodeChoice::Now(row) => format!("row {row}"),
+                        DecodeChoice::AfterPrefill => "bound after prefill".to_owned(),
+                    };
+                    format!("prefill row {}, decode {decode}, {:?}{reason}", plan.prefill, plan.transfer).to_lowercase()
+                }
+            }
+        }
+        TrialAnswer::Decode(Some(row)) => format!("row {row}"),
+        TrialAnswer::Retention(Retention::UseDefault) | TrialAnswer::Renewal(Renewal::UseDefault) => {
+            "use default".to_owned()
+        }
+        TrialAnswer::Retention(Retention::Release) | TrialAnswer::Renewal(Renewal::Release) => "release".to_owned(),
+        TrialAnswer::Retention(Retention::Keep(keep)) => match keep.heartbeat_ms {
+            Some(heartbeat_ms) => format!("keep {} ms, heartbeat each {heartbeat_ms} ms", keep.ttl_ms),
+            None => format!("keep {} ms", keep.ttl_ms),
+        },
+        TrialAnswer::Renewal(Renewal::Renew(ms)) => format!("renew {ms} ms"),
+    }
 }
 
 fn new(parent: &Path, name: &str) -> Result<ExitCode, String> {

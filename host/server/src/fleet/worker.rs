@@ -125,7 +125,7 @@ impl Worker {
     }
 
     pub(super) fn book(&self, share: Share) {
-        let add = |figure: &AtomicU32, by: u32| drop(figure.fetch_add(by, Ordering::Relaxed));
+        let add = |figure: &AtomicU32, by: u32| figure.fetch_add(by, Ordering::Relaxed);
         add(&self.booked.requests, share.requests);
         add(&self.booked.prefill_tokens, share.prefill_tokens);
         add(&self.booked.context_tokens, share.context_tokens);
@@ -133,7 +133,7 @@ impl Worker {
     }
 
     pub(super) fn unbook(&self, share: Share) {
-        let take = |figure: &AtomicU32, by: u32| drop(figure.fetch_sub(by, Ordering::Relaxed));
+        let take = |figure: &AtomicU32, by: u32| figure.fetch_sub(by, Ordering::Relaxed);
         take(&self.booked.requests, share.requests);
         take(&self.booked.prefill_tokens, share.prefill_tokens);
         take(&self.booked.context_tokens, share.context_tokens);

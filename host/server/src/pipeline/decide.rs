@@ -5,7 +5,6 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Prefilled, Row};
-use sluice_core::plan;
 use sluice_core::verdict::{Placement, Rejection, Route, TransferMode, Verdict};
 use sluice_policy::Policy;
 
@@ -93,56 +92,25 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
     Ok(Decision { route, policy, version, generation: call.generation.number, source, loaded })
 }
 
-/// Calls the policy. `Err` is its own refusal of the request; a fault is not.
+/// Calls the policy, which checks its own answer. `Err` is its refusal of the request; a fault is not: the
+/// policy host has counted and told it, and the default decides.
 fn ask(telemetry: &Telemetry, policy: &Policy, facts: &Facts) -> Result<(Source, Option<Route>), ApiError> {
-    let checked = match policy.route(facts) {
-        Err(fault) => Err(("route", fault.kind(), fault.to_string())),
-        Ok(Verdict::UseDefault) => return Ok((Source::UseDefault, None)),
-        Ok(Verdict::Reject(rejection)) => match plan::check_rejection(&rejection) {
-            Ok(()) => {
-                telemetry.metrics.decision(policy.name(), "reject");
-                return Err(refusal(rejection));
-            }
-            Err(bad) => Err(("route", bad.kind(), bad.to_string())),
-        },
-        Ok(Verdict::Route(route)) => match plan::check_route(&route, facts) {
-            Ok(()) => return Ok((Source::Policy, Some(route))),
-            Err(bad) => Err(("route", bad.kind(), bad.to_string())),
-        },
-    };
-    if let Err((hook, kind, text)) = checked as Result<(), _> {
-        fault(telemetry, policy, hook, kind, &text);
+    match policy.route(facts) {
+        Ok(Verdict::Route(route)) => Ok((Source::Policy, Some(route))),
+        Ok(Verdict::UseDefault) => Ok((Source::UseDefault, None)),
+        Ok(Verdict::Reject(rejection)) => {
+            telemetry.metrics.decision(policy.name(), "reject");
+            Err(refusal(rejection))
+        }
+        Err(_) => Ok((Source::Fault, None)),
     }
-    Ok((Source::Fault, None))
 }
 
 /// Late binding: who decodes, once the prefill is done. `None` when nobody is left.
 pub(super) fn bind_decode(call: &Call<'_>, decision: &Decision, facts: &Facts, prefilled: &Prefilled) -> Option<Row> {
-    let telemetry = &call.app.telemetry;
-    let by_policy = decision.loaded.as_ref().filter(|_| decision.source == Source::Policy).and_then(|policy| {
-        let fail = |kind: &'static str, text: String| {
-            fault(telemetry, policy, "bind-decode", kind, &text);
-            None
-        };
-        match policy.bind_decode(facts, prefilled) {
-            Err(error) => fail(error.kind(), error.to_string()),
-            Ok(None) => None,
-            Ok(Some(row)) => match plan::check_decode(row, prefilled.prefill, facts) {
-                Ok(()) => Some(row),
-                Err(bad) => fail(bad.kind(), bad.to_string()),
-            },
-        }
-    });
+    let policy = decision.loaded.as_ref().filter(|_| decision.source == Source::Policy);
+    let by_policy = policy.and_then(|policy| policy.bind_decode(facts, prefilled).ok().flatten());
     by_policy.or_else(|| default_policy::bind_decode(facts, prefilled.prefill))
-}
-
-/// Counts a policy's fault and names it once.
-pub(super) fn fault(telemetry: &Telemetry, policy: &Policy, hook: &str, kind: &str, text: &str) {
-    telemetry.metrics.policy_fault(policy.name(), hook, kind);
-    let key = format!("fault {} {} {hook} {kind}", policy.name(), policy.digest());
-    telemetry.warn_once(&key, || {
-        format!("policy {:?} failed in {hook} ({kind}), the default decided instead: {text}", policy.name())
-    });
 }
 
 /// What the pool cannot do is done the other way, and counted: a mode is a preference.

@@ -57,14 +57,8 @@ pub(super) async fn run(
     };
     let worker = booking.worker().clone();
     let body = decode_body(call, &prefill_worker, prefill.handle, prefill.good_until)?;
-    let dispatched = call.app.clock.elapsed();
+    let turn = Turn::start(call, facts, decision, row, booking).prefilled_by(prefill_worker, prefill.prompt_tokens);
     let response = dispatch::send(call, &worker, Blame::Decode, body, attempt).await?;
-    let turn = Turn {
-        prefill: prefill_worker,
-        prompt_tokens: prefill.prompt_tokens,
-        disaggregated: true,
-        ..Turn::new(call, facts, decision, row, booking, dispatched)
-    };
     answer::relay(call, turn, &worker, response, record).await
 }
 

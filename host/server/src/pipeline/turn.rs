@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
-use sluice_core::plan;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
 use sluice_core::verdict::Retention;
 use sluice_policy::Generation;
 
 use super::call::Call;
-use super::decide::{Decision, fault};
+use super::decide::Decision;
 use crate::app::{App, Place};
 use crate::fleet::{Booking, Pool, Worker};
 use crate::http::error::{ApiError, Blame};
@@ -91,12 +90,12 @@ pub(super) struct Turn {
     pub facts: Facts,
     pub decode: Row,
     pub prefill: Arc<Worker>,
-    pub disaggregated: bool,
-    /// As an engine counted them.
-    pub prompt_tokens: Option<u32>,
     pub booking: Booking,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
+    disaggregated: bool,
+    /// As the prefill worker counted them.
+    prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
     mark: PromptMark,
     prompt_bytes: usize,
@@ -117,14 +116,8 @@ pub(super) struct AnswerEnd {
 }
 
 impl Turn {
-    pub fn new(
-        call: &Call<'_>,
-        facts: Facts,
-        decision: Decision,
-        decode: Row,
-        booking: Booking,
-        dispatched: Duration,
-    ) -> Self {
+    /// The decode leg was dispatched now.
+    pub fn start(call: &Call<'_>, facts: Facts, decision: Decision, decode: Row, booking: Booking) -> Self {
         let text = call.request.prompt_text();
         Self {
             app: call.app.clone(),
@@ -136,7 +129,7 @@ impl Turn {
             disaggregated: false,
             prompt_tokens: None,
             booking,
-            dispatched,
+            dispatched: call.app.clock.elapsed(),
             mark: call.session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default(),
             session_key: call.session_key.clone(),
             prompt_bytes: text.len(),
@@ -146,6 +139,11 @@ impl Turn {
             generated: 0,
             _generation: call.generation.clone(),
         }
+    }
+
+    /// The prompt was prefilled elsewhere.
+    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>) -> Self {
+        Self { prefill, prompt_tokens, disaggregated: true, ..self }
     }
 
     /// The first event of a stream is on its way.
@@ -226,20 +224,9 @@ impl Turn {
             output_tokens,
             finish,
         };
-        let telemetry = &self.app.telemetry;
         let _retention = match policy.retain(&end) {
-            Ok(Retention::UseDefault) => default_policy::retain(),
-            Ok(retention) => match plan::check_retention(&retention) {
-                Ok(()) => retention,
-                Err(bad) => {
-                    fault(telemetry, policy, "retain", bad.kind(), &bad.to_string());
-                    default_policy::retain()
-                }
-            },
-            Err(error) => {
-                fault(telemetry, policy, "retain", error.kind(), &error.to_string());
-                default_policy::retain()
-            }
+            Ok(Retention::UseDefault) | Err(_) => default_policy::retain(),
+            Ok(retention) => retention,
         };
     }
 

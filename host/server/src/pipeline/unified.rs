@@ -29,13 +29,7 @@ pub(super) async fn run(
     let request = &facts.request;
     let share = Share::unified(request.prompt_tokens, cached, request.max_output_tokens, facts.block_tokens);
     let booking = Booking::new(worker.clone(), share);
-    let dispatched = call.app.clock.elapsed();
+    let turn = Turn::start(call, facts, decision, row, booking);
     let response = dispatch::send(call, &worker, Blame::Decode, call.request.body(None), attempt).await?;
-    let turn = Turn {
-        prefill: worker.clone(),
-        prompt_tokens: None,
-        disaggregated: false,
-        ..Turn::new(call, facts, decision, row, booking, dispatched)
-    };
     answer::relay(call, turn, &worker, response, record).await
 }

