@@ -131,9 +131,10 @@ def _take(answer, body):
     """Adds one body or one stream chunk to the answer."""
     if "error" in body:
         raise ValueError(f"error in the answer: {json.dumps(body['error'])[:300]}")
-    # An engine's note to the router. It may be dropped or null, but never reach a client with content.
-    if body.pop("kv_transfer_params", None):
-        raise ValueError("the answer carries kv_transfer_params")
+    # Notes between an engine and the router. They may be dropped or null, but never reach a client with content.
+    for internal in ("kv_transfer_params", "ec_transfer_params"):
+        if body.pop(internal, None):
+            raise ValueError(f"the answer carries {internal}")
     answer.members |= set(_members(body))
     answer.prompt_token_ids = answer.prompt_token_ids or body.get("prompt_token_ids")
     answer.usage = answer.usage or body.get("usage")

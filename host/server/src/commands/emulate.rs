@@ -25,17 +25,12 @@ pub fn run(args: EmulateArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    runtime.block_on(async {
-        let emulator = match sluice_emulator::start(config).await {
-            Ok(emulator) => emulator,
-            Err(error) => {
-                complain(&error.to_string());
-                return ExitCode::from(BAD_INPUT);
-            }
-        };
-        say(&format!("sluice emulator serves on http://{}, KV on {}", emulator.http_addr(), emulator.kv_addr()));
-        stop_signal().await;
-        emulator.stop().await;
-        ExitCode::SUCCESS
-    })
+    let served = runtime.block_on(sluice_emulator::run_until(config, say, stop_signal()));
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
 }

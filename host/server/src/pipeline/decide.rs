@@ -107,7 +107,7 @@ fn ask(telemetry: &Telemetry, policy: &Policy, facts: &Facts) -> Result<(Source,
 }
 
 /// Late binding: who decodes, once the prefill is done. `None` when nobody is left.
-pub(super) fn bind_decode(call: &Call<'_>, decision: &Decision, facts: &Facts, prefilled: &Prefilled) -> Option<Row> {
+pub(super) fn bind_decode(decision: &Decision, facts: &Facts, prefilled: &Prefilled) -> Option<Row> {
     let policy = decision.loaded.as_ref().filter(|_| decision.source == Source::Policy);
     let by_policy = policy.and_then(|policy| policy.bind_decode(facts, prefilled).ok().flatten());
     by_policy.or_else(|| default_policy::bind_decode(facts, prefilled.prefill))

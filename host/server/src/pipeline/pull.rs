@@ -165,7 +165,7 @@ fn bind_late(
         took_ms: millis(prefill.took),
         handle_expires_in_ms: millis(prefill.good_until.saturating_sub(now)),
     };
-    let row = super::decide::bind_decode(call, decision, &facts, &prefilled).ok_or_else(|| {
+    let row = super::decide::bind_decode(decision, &facts, &prefilled).ok_or_else(|| {
         strand(call, prefill.handle.is_some());
         let message = format!("no decode worker of pool {:?} is up any more", call.pool.config.name);
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message);

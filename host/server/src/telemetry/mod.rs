@@ -3,6 +3,7 @@
 pub mod metrics;
 
 use std::collections::HashSet;
+use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 
 use metrics::Metrics;
@@ -49,7 +50,9 @@ impl Telemetry {
 pub fn start_logs(json: bool) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SLUICE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
     // A second start, in tests, keeps the first.
     let _ = if json { builder.json().try_init() } else { builder.try_init() };
 }
