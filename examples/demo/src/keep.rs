@@ -1,0 +1,28 @@
+//! `--keep`: everything stays, with a few things to try.
+
+use anyhow::Context;
+use sluice_harness::{Fleet, artifacts};
+
+use crate::run::POLICY;
+
+/// Says what to try, and waits for Ctrl-C.
+pub async fn until_interrupted(fleet: &Fleet) -> anyhow::Result<()> {
+    let base = fleet.client().base();
+    let admin = fleet.host.admin().base();
+    let admin_address = admin.trim_start_matches("http://");
+    let folder = fleet.host.policy_folder();
+    let folder = folder.display();
+    let sluice = artifacts::binary()?;
+    let sluice = sluice.display();
+    println!(
+        "\nEverything is still running. Ask (the answer's head says who decided what):\n\
+         \x20 curl -i {base}/v1/chat/completions -H 'content-type: application/json' -H 'x-sluice-decision: 1' \\\n\
+         \x20   -d '{{\"model\":\"emulated\",\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}],\"max_tokens\":16}}'\n\
+         Swap the policy:\n\
+         \x20 cp target/policies/random.wasm {folder}/{POLICY}.wasm\n\
+         \x20 {sluice} policy list --admin {admin_address}\n\
+         Look: {base}/metrics, {admin}/admin/fleet, {admin}/admin/policies\n\
+         Ctrl-C ends it."
+    );
+    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")
+}

@@ -1,0 +1,20 @@
+//! The one place of this crate that reads clocks: a deadline is about real time, not about an argument.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// CPU time that the calling thread has used.
+pub(crate) fn thread_cpu() -> Duration {
+    duration(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// Time that never goes back; it has no relation to the wall clock's date.
+pub(crate) fn monotonic() -> Duration {
+    duration(clock_gettime(ClockId::Monotonic))
+}
+
+fn duration(time: Timespec) -> Duration {
+    // Both clocks count up from zero, so neither field is ever negative.
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,86 @@
+//! The WASM runtime: its settings, and the clock tick that ends endless guests.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use crate::limits::Limits;
+
+/// How often running guests are asked how much time they used. One wake-up a tick is what it costs.
+const TICK: Duration = Duration::from_millis(1);
+/// Core modules that one component may hold. Ours hold one; components of other languages hold a few.
+const CORE_INSTANCES_PER_COMPONENT_MAX: u32 = 8;
+/// Tables that one component may hold.
+const TABLES_PER_COMPONENT_MAX: u32 = 8;
+/// Memories that one component may hold: one, so that the memory limit of an instance is what it says.
+const MEMORIES_PER_COMPONENT_MAX: u32 = 1;
+
+/// The runtime and its ticking thread. Whoever holds policies holds it too, so that a deadline never stops ticking.
+#[derive(Debug)]
+pub(crate) struct PolicyEngine {
+    pub(crate) engine: Engine,
+    stop: Option<Sender<()>>,
+    ticker: Option<JoinHandle<()>>,
+}
+
+impl PolicyEngine {
+    pub(crate) fn new(limits: &Limits) -> wasmtime::Result<Self> {
+        let engine = Engine::new(&config(limits))?;
+        let (stop, stopped) = channel();
+        let ticked = engine.clone();
+        let ticker = std::thread::Builder::new()
+            .name("policy-ticker".to_owned())
+            .spawn(move || tick_until(&stopped, &ticked))?;
+        Ok(Self { engine, stop: Some(stop), ticker: Some(ticker) })
+    }
+}
+
+impl Drop for PolicyEngine {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(ticker) = self.ticker.take() {
+            // It only fails if the ticker panicked, and then there is nothing left to stop.
+            let _ = ticker.join();
+        }
+    }
+}
+
+fn tick_until(stopped: &Receiver<()>, engine: &Engine) {
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+        engine.increment_epoch();
+    }
+}
+
+fn config(limits: &Limits) -> Config {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(limits.instances_total)
+        .total_core_instances(limits.instances_total.saturating_mul(CORE_INSTANCES_PER_COMPONENT_MAX))
+        .total_memories(limits.instances_total)
+        .total_tables(limits.instances_total.saturating_mul(TABLES_PER_COMPONENT_MAX))
+        .max_core_instances_per_component(CORE_INSTANCES_PER_COMPONENT_MAX)
+        .max_tables_per_component(TABLES_PER_COMPONENT_MAX)
+        .max_tables_per_module(TABLES_PER_COMPONENT_MAX)
+        .max_memories_per_component(MEMORIES_PER_COMPONENT_MAX)
+        .max_memories_per_module(MEMORIES_PER_COMPONENT_MAX)
+        .max_memory_size(limits.memory_bytes)
+        .table_elements(limits.table_elements);
+
+    let mut config = Config::new();
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+        .epoch_interruption(true)
+        .max_wasm_stack(limits.stack_bytes)
+        // The same wasm must give the same answer on every machine: NaN bits and relaxed SIMD would differ.
+        .cranelift_nan_canonicalization(true)
+        .relaxed_simd_deterministic(true)
+        .wasm_memory64(false)
+        // Compiling happens beside requests that are being served: one thread, not all cores.
+        .parallel_compilation(false)
+        // Calls are synchronous; the machinery for concurrent ones would only cost each call.
+        .concurrency_support(false)
+        // Release policies carry no names, so a backtrace would cost time and say nothing.
+        .wasm_backtrace_max_frames(None);
+    config
+}

@@ -1,0 +1,203 @@
+//! What can go wrong in a call of a policy. A fault never reaches a client: the host's default decides.
+
+use serde::Serialize;
+use sluice_core::plan::BadVerdict;
+use thiserror::Error;
+
+/// The part of a policy that was running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hook {
+    /// Making an instance.
+    Start,
+    /// `describe`.
+    Describe,
+    /// `configure`.
+    Configure,
+    /// `route`.
+    Route,
+    /// `bind-decode`.
+    BindDecode,
+    /// `retain`.
+    Retain,
+    /// `heartbeat`.
+    Heartbeat,
+}
+
+impl Hook {
+    /// The name that the WIT gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Describe => "describe",
+            Self::Configure => "configure",
+            Self::Route => "route",
+            Self::BindDecode => "bind-decode",
+            Self::Retain => "retain",
+            Self::Heartbeat => "heartbeat",
+        }
+    }
+}
+
+impl std::fmt::Display for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A call that gave no usable answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Fault {
+    /// The guest stopped itself: a panic, a division by zero, an access out of bounds.
+    #[error("`{hook}` trapped: {trap}; a panic in the policy ends so, run its tests natively to find it")]
+    Trap {
+        /// Where.
+        hook: Hook,
+        /// The kind of trap, as the runtime names it.
+        trap: String,
+    },
+    /// The CPU budget is spent.
+    #[error(
+        "`{hook}` did not end within {budget_ms} ms of CPU time; do less per call, or look for an endless loop"
+    )]
+    CpuDeadline {
+        /// Where.
+        hook: Hook,
+        /// What it had.
+        budget_ms: u64,
+    },
+    /// The clock ran out although the CPU budget was not spent.
+    #[error("`{hook}` did not end within {bound_ms} ms by the clock; the machine is short of CPU")]
+    WallDeadline {
+        /// Where.
+        hook: Hook,
+        /// What it had.
+        bound_ms: u64,
+    },
+    /// More linear memory than allowed.
+    #[error(
+        "`{hook}` asked for {asked_bytes} bytes of memory, the limit is {limit_bytes}; raise the limit or keep less"
+    )]
+    Memory {
+        /// Where.
+        hook: Hook,
+        /// The size it wanted to grow to.
+        asked_bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// More table elements than allowed.
+    #[error("`{hook}` asked for a table of {asked} elements, the limit is {limit}")]
+    Table {
+        /// Where.
+        hook: Hook,
+        /// The size it wanted to grow to.
+        asked: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Recursion without end, most likely.
+    #[error("`{hook}` used up its call stack of {limit_bytes} bytes; look for recursion without an end")]
+    Stack {
+        /// Where.
+        hook: Hook,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// The answer is no value of its type, or is too long.
+    #[error("the answer of `{hook}` could not be read: {detail}")]
+    BadAnswer {
+        /// Where.
+        hook: Hook,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The answer is a value, but not one that can be executed.
+    #[error("the answer of `{hook}` cannot be executed: {bad}")]
+    BadValue {
+        /// Where.
+        hook: Hook,
+        /// Why.
+        bad: BadVerdict,
+    },
+    /// The same arguments gave another answer.
+    #[error(
+        "`{hook}` is not pure: the same arguments gave {first} and then {again}; \
+         a policy must not keep state between calls, decide on `seed`, `sequence` and the facts alone"
+    )]
+    Impure {
+        /// Where.
+        hook: Hook,
+        /// The answer given.
+        first: String,
+        /// The answer, or the fault, of the second run.
+        again: String,
+    },
+    /// All instances are in use.
+    #[error(
+        "no instance is free for `{hook}`: {limit} are in use; raise `instances` or call from fewer threads"
+    )]
+    Busy {
+        /// Where.
+        hook: Hook,
+        /// How many there may be.
+        limit: u32,
+    },
+}
+
+/// All that [`Fault::kind`] can say, for tables of counters.
+pub const FAULT_KINDS: [&str; 10] = [
+    "trap",
+    "cpu-deadline",
+    "wall-deadline",
+    "memory",
+    "table",
+    "stack",
+    "bad-answer",
+    "bad-value",
+    "impure",
+    "busy",
+];
+
+impl Fault {
+    /// A short name for counting; one of [`FAULT_KINDS`].
+    pub fn kind(&self) -> &'static str {
+        FAULT_KINDS[self.index()]
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        match self {
+            Self::Trap { .. } => 0,
+            Self::CpuDeadline { .. } => 1,
+            Self::WallDeadline { .. } => 2,
+            Self::Memory { .. } => 3,
+            Self::Table { .. } => 4,
+            Self::Stack { .. } => 5,
+            Self::BadAnswer { .. } => 6,
+            Self::BadValue { .. } => 7,
+            Self::Impure { .. } => 8,
+            Self::Busy { .. } => 9,
+        }
+    }
+
+    /// The hook that was running.
+    pub fn hook(&self) -> Hook {
+        match self {
+            Self::Trap { hook, .. }
+            | Self::CpuDeadline { hook, .. }
+            | Self::WallDeadline { hook, .. }
+            | Self::Memory { hook, .. }
+            | Self::Table { hook, .. }
+            | Self::Stack { hook, .. }
+            | Self::BadAnswer { hook, .. }
+            | Self::BadValue { hook, .. }
+            | Self::Impure { hook, .. }
+            | Self::Busy { hook, .. } => *hook,
+        }
+    }
+
+    /// Whether it says more about the machine than about the policy, so that trying again makes sense.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::WallDeadline { .. } | Self::Busy { .. })
+    }
+}

@@ -1,0 +1,170 @@
+//! The policy folder: what lies in it, and whether it may be trusted.
+
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use sha2::{Digest, Sha256};
+
+use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SETTINGS_BYTES_MAX};
+use crate::load_error::{LoadError, OpenError, Refusal};
+
+/// Everybody may write.
+const WORLD_WRITE: u32 = 0o002;
+
+/// A policy's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+    pub(crate) settings_file: PathBuf,
+    pub(crate) modified_ms: Option<u64>,
+}
+
+/// What a policy's files hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Contents {
+    pub(crate) wasm: Vec<u8>,
+    pub(crate) settings: Option<String>,
+    /// SHA-256 of the policy's file.
+    pub(crate) digest: String,
+    /// SHA-256 over both files: the same key means there is nothing to load again.
+    pub(crate) key: String,
+}
+
+impl Contents {
+    pub(crate) fn new(wasm: Vec<u8>, settings: Option<String>) -> Self {
+        let digest = hex(&Sha256::digest(&wasm));
+        let key = match &settings {
+            Some(text) => format!("{digest}+{}", hex(&Sha256::digest(text))),
+            None => digest.clone(),
+        };
+        Self { wasm, settings, digest, key }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What changes when a file changes: name, inode, length, and the times of content and inode.
+type Fingerprint = (PathBuf, u64, u64, (i64, i64), (i64, i64));
+
+/// A cheap summary of the folder; a different one means it is worth reading the files.
+pub(crate) fn fingerprint(folder: &Path) -> Option<Vec<Fingerprint>> {
+    let of = |path: PathBuf| {
+        let data = fs::metadata(&path).ok()?;
+        let (changed, modified) = ((data.ctime(), data.ctime_nsec()), (data.mtime(), data.mtime_nsec()));
+        Some((path, data.ino(), data.len(), modified, changed))
+    };
+    let mut prints: Vec<_> = fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| is_policy_file(path) || path.extension().is_some_and(|extension| extension == "toml"))
+        .filter_map(of)
+        .collect();
+    prints.extend(of(folder.to_owned()));
+    prints.sort();
+    Some(prints)
+}
+
+/// The policies of a folder, in the order of their names. Fails if the folder is not there or not to be trusted.
+pub(crate) fn scan(folder: &Path) -> Result<Vec<Found>, OpenError> {
+    let unreadable =
+        |error: std::io::Error| OpenError::Folder { folder: folder.to_owned(), detail: error.to_string() };
+    let data = fs::metadata(folder).map_err(unreadable)?;
+    check_mode(folder, &data)?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if let Some(name) = policy_name(&path) {
+            let settings_file = path.with_extension("toml");
+            let modified_ms = modified_ms(&path).max(modified_ms(&settings_file));
+            found.push(Found { name, file: path, settings_file, modified_ms });
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn check_mode(folder: &Path, data: &Metadata) -> Result<(), OpenError> {
+    if !data.is_dir() {
+        return Err(OpenError::Folder { folder: folder.to_owned(), detail: "is not a folder".to_owned() });
+    }
+    let mode = data.mode() & 0o7777;
+    if mode & WORLD_WRITE != 0 {
+        return Err(OpenError::WorldWritable { folder: folder.to_owned(), mode });
+    }
+    Ok(())
+}
+
+/// Hidden files are half-written copies of editors and tools, or the folders behind swapped links.
+fn is_policy_file(path: &Path) -> bool {
+    let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    !hidden && path.extension().is_some_and(|extension| extension == "wasm")
+}
+
+fn policy_name(path: &Path) -> Option<String> {
+    is_policy_file(path).then(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned())).flatten()
+}
+
+fn modified_ms(path: &Path) -> Option<u64> {
+    let modified = fs::metadata(path).ok()?.modified().ok()?;
+    let since = modified.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok()
+}
+
+/// Reads a policy's files.
+pub(crate) fn read(found: &Found) -> Result<Contents, LoadError> {
+    let refused = |file: &Path| {
+        let file = file.to_owned();
+        move |reason| LoadError { file, reason }
+    };
+    if !is_name(&found.name) {
+        return Err(refused(&found.file)(Refusal::BadName));
+    }
+    let wasm = read_policy(&found.file).map_err(refused(&found.file))?;
+    let settings = read_settings(&found.settings_file).map_err(refused(&found.settings_file))?;
+    Ok(Contents::new(wasm, settings))
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
+}
+
+/// Reads a policy file, if it is not too large.
+pub(crate) fn read_policy(path: &Path) -> Result<Vec<u8>, Refusal> {
+    read_bounded(path, FILE_BYTES_MAX, |bytes| Refusal::TooLarge { bytes })
+}
+
+fn read_settings(path: &Path) -> Result<Option<String>, Refusal> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let bytes = read_bounded(path, SETTINGS_BYTES_MAX, |bytes| Refusal::SettingsTooLarge { bytes })?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
+        Refusal::SettingsSyntax { line, detail: "is not UTF-8 text".to_owned() }
+    })?;
+    Ok(Some(text))
+}
+
+fn read_bounded(path: &Path, bytes_max: u64, too_large: impl Fn(u64) -> Refusal) -> Result<Vec<u8>, Refusal> {
+    let unreadable = |error: std::io::Error| Refusal::Unreadable(error.to_string());
+    // Asked before opening: opening a pipe would wait for somebody to write to it.
+    let data = fs::metadata(path).map_err(unreadable)?;
+    if !data.is_file() {
+        return Err(Refusal::Unreadable("it is not a file".to_owned()));
+    }
+    if data.len() > bytes_max {
+        return Err(too_large(data.len()));
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    // One byte more than allowed, for a file that grows while it is read.
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > bytes_max { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+}

@@ -1,0 +1,84 @@
+//! What one policy may use.
+
+use std::time::Duration;
+
+/// Largest policy file, bytes. Compiled Rust policies are 20 to 200 KiB; runtimes of other languages some MiB.
+pub const FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Largest settings file, bytes.
+pub const SETTINGS_BYTES_MAX: u64 = 256 * 1024;
+/// Most policies in one folder: each costs compiled code and warm instances.
+pub const POLICIES_MAX: usize = 64;
+/// Longest name of a policy, bytes: it becomes a label of metrics.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Page of a WASM memory, bytes.
+pub(crate) const WASM_PAGE_BYTES: u64 = 64 * 1024;
+
+/// What one policy may use. All are per instance or per call, unless they say otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// CPU time of one decision. Time for which the machine did not run the thread does not count.
+    pub cpu_budget_ms: u32,
+    /// Time of one decision by the clock, however little of it the thread was running.
+    pub wall_bound_ms: u32,
+    /// CPU time of starting one instance, of `describe` and of `configure`, each.
+    pub configure_cpu_budget_ms: u32,
+    /// Time by the clock of the same.
+    pub configure_wall_bound_ms: u32,
+    /// Linear memory.
+    pub memory_bytes: usize,
+    /// Call stack; it lies on the calling thread's own stack, so keep it well below that.
+    pub stack_bytes: usize,
+    /// Elements of each table (function pointers, mostly).
+    pub table_elements: usize,
+    /// Text and lists of one answer together.
+    pub text_bytes: usize,
+    /// Instances of one policy at a time, warm and busy. Calls are synchronous, so more than the number of
+    /// calling threads is never needed; beyond it a call is refused as busy.
+    pub instances_per_policy: u32,
+    /// Instances of all policies together, older generations included. Each reserves 4 GiB of address space,
+    /// of which it uses only what it touches.
+    pub instances_total: u32,
+    /// One call in so many is run again on a fresh instance, and the answers are compared; 0 never does.
+    pub recheck_one_in: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            cpu_budget_ms: 5,
+            wall_bound_ms: 100,
+            configure_cpu_budget_ms: 100,
+            configure_wall_bound_ms: 1_000,
+            memory_bytes: 16 * 1024 * 1024,
+            stack_bytes: 512 * 1024,
+            table_elements: 20_000,
+            text_bytes: 64 * 1024,
+            instances_per_policy: 64,
+            instances_total: 1_024,
+            recheck_one_in: 256,
+        }
+    }
+}
+
+/// Time that one piece of guest code may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Budget {
+    pub(crate) cpu: Duration,
+    pub(crate) wall: Duration,
+}
+
+impl Limits {
+    pub(crate) fn decision(&self) -> Budget {
+        Budget {
+            cpu: Duration::from_millis(self.cpu_budget_ms.into()),
+            wall: Duration::from_millis(self.wall_bound_ms.into()),
+        }
+    }
+
+    pub(crate) fn setup(&self) -> Budget {
+        Budget {
+            cpu: Duration::from_millis(self.configure_cpu_budget_ms.into()),
+            wall: Duration::from_millis(self.configure_wall_bound_ms.into()),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What a host is told of its policies, for logs and metrics.
+
+use crate::fault::Fault;
+use crate::generation::Generation;
+use crate::load_error::{LoadError, OpenError};
+use crate::policy::Policy;
+
+/// Told what happens to policies. Called on the thread where it happens: return soon, never block.
+pub trait Observer: Send + Sync {
+    /// A file became a policy; it decides once `swapped` is told.
+    fn loaded(&self, policy: &Policy) {
+        let _ = policy;
+    }
+    /// A file was refused; told once per content. `in_force` says whether an older version goes on deciding.
+    fn refused(&self, name: &str, error: &LoadError, in_force: bool) {
+        let _ = (name, error, in_force);
+    }
+    /// A file is gone. `kept` says that the policy is the default and goes on deciding until another is named.
+    fn removed(&self, name: &str, kept: bool) {
+        let _ = (name, kept);
+    }
+    /// New requests are decided by this generation from now on.
+    fn swapped(&self, generation: &Generation) {
+        let _ = generation;
+    }
+    /// The folder itself cannot be used; all policies stay as they are.
+    fn folder_refused(&self, error: &OpenError) {
+        let _ = error;
+    }
+    /// A call gave no usable answer.
+    fn fault(&self, policy: &str, fault: &Fault) {
+        let _ = (policy, fault);
+    }
+}
+
+/// Nobody is told.
+impl Observer for () {}

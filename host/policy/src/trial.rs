@@ -1,0 +1,106 @@
+//! The trial: a policy answers built-in questions before it may decide for a request.
+//!
+//! Each answer must come in time and check out. Purity is tried by asking again: on the same instance, and on
+//! a fresh one in the opposite order, so that both a counter and what one question leaves for the next show.
+
+use sluice_core::facts::Row;
+use sluice_core::plan::{self, BadVerdict};
+use sluice_core::verdict::{Renewal, Retention, Verdict};
+
+use crate::fault::{Fault, Hook};
+use crate::instance::Instance;
+use crate::limits::Limits;
+use crate::load_error::Refusal;
+use crate::trial_facts::{Case, Question, cases};
+
+/// What a policy answered in one case.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrialRow {
+    /// The case, for people.
+    pub case: &'static str,
+    /// Which hook was asked.
+    pub hook: Hook,
+    /// The answer.
+    pub answer: TrialAnswer,
+}
+
+/// An answer of any hook.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TrialAnswer {
+    /// Of `route`.
+    Verdict(Verdict),
+    /// Of `bind-decode`.
+    Decode(Option<Row>),
+    /// Of `retain`.
+    Retention(Retention),
+    /// Of `heartbeat`.
+    Renewal(Renewal),
+}
+
+/// Tries a policy on two configured instances of its own.
+pub(crate) fn run(
+    first: &mut Instance,
+    second: &mut Instance,
+    limits: &Limits,
+) -> Result<Vec<TrialRow>, Refusal> {
+    let cases = cases();
+    let rows = cases
+        .iter()
+        .map(|case| answer(case, first, limits).and_then(|answer| checked(case, answer)))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (case, row) in cases.iter().zip(&rows) {
+        same(case, row, answer(case, first, limits)?)?;
+    }
+    for (case, row) in cases.iter().zip(&rows).rev() {
+        same(case, row, answer(case, second, limits)?)?;
+    }
+    Ok(rows)
+}
+
+fn answer(case: &Case, instance: &mut Instance, limits: &Limits) -> Result<TrialAnswer, Refusal> {
+    match &case.question {
+        Question::Route(facts) => instance.route(facts, limits).map(TrialAnswer::Verdict),
+        Question::BindDecode(facts, prefilled) => {
+            instance.bind_decode(facts, prefilled, limits).map(TrialAnswer::Decode)
+        }
+        Question::Retain(turn) => instance.retain(turn, limits).map(TrialAnswer::Retention),
+        Question::Heartbeat(lease) => instance.heartbeat(lease, limits).map(TrialAnswer::Renewal),
+    }
+    .map_err(|fault| Refusal::Trial { case: case.name, fault })
+}
+
+fn checked(case: &Case, answer: TrialAnswer) -> Result<TrialRow, Refusal> {
+    let hook = hook(&case.question);
+    check(&case.question, &answer)
+        .map_err(|bad| Refusal::Trial { case: case.name, fault: Fault::BadValue { hook, bad } })?;
+    Ok(TrialRow { case: case.name, hook, answer })
+}
+
+fn check(question: &Question, answer: &TrialAnswer) -> Result<(), BadVerdict> {
+    match (question, answer) {
+        (Question::Route(facts), TrialAnswer::Verdict(verdict)) => plan::check(verdict, facts),
+        (Question::BindDecode(facts, prefilled), TrialAnswer::Decode(Some(row))) => {
+            plan::check_decode(*row, prefilled.prefill, facts)
+        }
+        (_, TrialAnswer::Retention(retention)) => plan::check_retention(retention),
+        (_, TrialAnswer::Renewal(renewal)) => plan::check_renewal(renewal),
+        _ => Ok(()),
+    }
+}
+
+fn same(case: &Case, row: &TrialRow, again: TrialAnswer) -> Result<(), Refusal> {
+    if row.answer == again {
+        return Ok(());
+    }
+    let (first, again) = (format!("{:?}", row.answer), format!("{again:?}"));
+    Err(Refusal::Trial { case: case.name, fault: Fault::Impure { hook: row.hook, first, again } })
+}
+
+fn hook(question: &Question) -> Hook {
+    match question {
+        Question::Route(_) => Hook::Route,
+        Question::BindDecode(..) => Hook::BindDecode,
+        Question::Retain(_) => Hook::Retain,
+        Question::Heartbeat(_) => Hook::Heartbeat,
+    }
+}

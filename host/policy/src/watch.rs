@@ -1,0 +1,149 @@
+//! Follows the policy folder and reloads it when it changes, on one thread of its own.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+
+use crate::clock;
+use crate::folder;
+use crate::host::PolicyHost;
+use crate::load_error::OpenError;
+
+/// A change counts as finished when nothing happened for this long: copies arrive in pieces.
+const QUIET: Duration = Duration::from_millis(20);
+/// It is looked at after this long even if it goes on: a folder that never rests must not go unread.
+const SETTLE_MAX: Duration = Duration::from_millis(100);
+/// How often the folder is compared with what it was: events get lost on overflow, on network file systems, and
+/// when the folder itself is replaced.
+const POLL: Duration = Duration::from_secs(1);
+/// Compiling must not take time from requests where there is none to spare.
+const NICENESS: i32 = 5;
+
+enum Signal {
+    Changed,
+    Stop,
+}
+
+/// Reloads the folder when it changes. Dropping it stops and waits for a reload that is under way.
+pub struct Watcher {
+    signals: SyncSender<Signal>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    pub(crate) fn start(host: Arc<PolicyHost>, folder: PathBuf) -> Result<Self, OpenError> {
+        let failed = |detail: String| OpenError::Watch { folder: folder.clone(), detail };
+        // Room for one: a change that is already waiting to be looked at stands for all that come before.
+        let (signals, received) = sync_channel(1);
+        let notified = signals.clone();
+        let events = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if event.map_or(true, |event| changes_content(event.kind)) {
+                // Full: see above. Closed: nobody is left to tell.
+                let _ = notified.try_send(Signal::Changed);
+            }
+        })
+        .map_err(|error| failed(error.to_string()))?;
+        let mut follower = Follower { host, folder: folder.clone(), events, watched_inode: None };
+        follower.watch_folder().map_err(|error| failed(error.to_string()))?;
+        let thread = std::thread::Builder::new()
+            .name("policy-watcher".to_owned())
+            .spawn(move || follower.run(&received))
+            .map_err(|error| failed(error.to_string()))?;
+        Ok(Self { signals, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // It fails only if the thread has ended.
+        let _ = self.signals.send(Signal::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reading files, as a reload does, is an event too; only writing is of interest.
+fn changes_content(kind: EventKind) -> bool {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
+        EventKind::Access(_) => false,
+        _ => true,
+    }
+}
+
+struct Follower {
+    host: Arc<PolicyHost>,
+    folder: PathBuf,
+    events: RecommendedWatcher,
+    watched_inode: Option<u64>,
+}
+
+impl Follower {
+    fn run(mut self, signals: &Receiver<Signal>) {
+        lower_priority();
+        // Nothing is known yet: what changed between the first load and now is caught by the first look.
+        let mut seen = None;
+        loop {
+            match signals.recv_timeout(if seen.is_none() { Duration::ZERO } else { POLL }) {
+                Ok(Signal::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Signal::Changed) if stopped_while_settling(signals) => return,
+                Ok(Signal::Changed) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    if seen.is_some()
+                        && seen == Some(folder::fingerprint(&self.folder))
+                        && !self.host.wants_retry()
+                    {
+                        continue;
+                    }
+                }
+            }
+            // Taken before reading, so that a change during the reading shows at the next comparison.
+            seen = Some(folder::fingerprint(&self.folder));
+            // The folder may be gone for a moment; then the comparison finds it when it is back.
+            let _ = self.watch_folder();
+            self.host.reload();
+        }
+    }
+
+    /// Events come for the folder that was there when the watch began; a new one in its place needs a new watch.
+    fn watch_folder(&mut self) -> notify::Result<()> {
+        let inode = inode(&self.folder)?;
+        if self.watched_inode != Some(inode) {
+            if self.watched_inode.is_some() {
+                // It fails if the old folder is gone, and the watch with it.
+                let _ = self.events.unwatch(&self.folder);
+            }
+            self.events.watch(&self.folder, RecursiveMode::NonRecursive)?;
+            self.watched_inode = Some(inode);
+        }
+        Ok(())
+    }
+}
+
+fn inode(folder: &Path) -> notify::Result<u64> {
+    Ok(std::fs::metadata(folder).map_err(notify::Error::io)?.ino())
+}
+
+fn stopped_while_settling(signals: &Receiver<Signal>) -> bool {
+    let end = clock::monotonic() + SETTLE_MAX;
+    loop {
+        let left = end.saturating_sub(clock::monotonic());
+        match signals.recv_timeout(QUIET.min(left)) {
+            Ok(Signal::Stop) | Err(RecvTimeoutError::Disconnected) => return true,
+            Ok(Signal::Changed) if !left.is_zero() => {}
+            Ok(Signal::Changed) | Err(RecvTimeoutError::Timeout) => return false,
+        }
+    }
+}
+
+fn lower_priority() {
+    // Refused where a sandbox forbids it; then the thread runs as any other.
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
+}

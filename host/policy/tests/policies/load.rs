@@ -1,0 +1,180 @@
+//! Each bad file is refused for its own reason.
+
+use std::path::Path;
+
+use sluice_core::verdict::Verdict;
+use sluice_policy::{CheckError, Fault, Hook, Limits, Refusal, TrialAnswer, check_file};
+
+use crate::guest::{self, Text};
+
+/// The refusal of these bytes as a policy file, and its sentence.
+fn refusal(bytes: &[u8]) -> (Refusal, String) {
+    refusal_with(bytes, None)
+}
+
+fn refusal_with(bytes: &[u8], settings: Option<&str>) -> (Refusal, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.wasm");
+    std::fs::write(&file, bytes).unwrap();
+    refusal_of(&file, settings)
+}
+
+fn refusal_of(file: &Path, settings: Option<&str>) -> (Refusal, String) {
+    match check_file(file, settings, &guest::limits()) {
+        Err(CheckError::Load(error)) => {
+            let sentence = error.to_string();
+            (error.reason, sentence)
+        }
+        Err(other) => panic!("{other}"),
+        Ok(checked) => panic!("was accepted: {checked:?}"),
+    }
+}
+
+fn component(text: &str) -> Vec<u8> {
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn good_policies_pass() {
+    for name in ["hello-policy", "round-robin", "random", "least-loaded", "vllm-defaults", "adaptive"] {
+        let checked = check_file(&guest::built("policies", name), None, &guest::limits());
+        let checked = checked.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(!checked.description.version.is_empty(), "{name}");
+        let decides = |row: &&sluice_policy::TrialRow| matches!(&row.answer, TrialAnswer::Verdict(verdict) if *verdict != Verdict::UseDefault);
+        assert!(checked.trial.iter().filter(decides).count() > 5, "{name}: {:?}", checked.trial);
+    }
+}
+
+#[test]
+fn a_component_is_taken_as_it_is() {
+    let module = guest::text(0);
+    let component = wit_component::ComponentEncoder::default().module(&module).unwrap().encode().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("other-language.wasm");
+    std::fs::write(&file, component).unwrap();
+    assert!(check_file(&file, None, &guest::limits()).is_ok());
+}
+
+#[test]
+fn files_that_are_no_policy() {
+    let good = guest::text(0);
+    let mut flipped = good.clone();
+    flipped[9] = 0xff;
+    let cases: [(&str, &str, Vec<u8>); 9] = [
+        ("text", "not-wasm", b"fn main() {}".to_vec()),
+        ("a picture", "not-wasm", b"\x89PNG\r\n\x1a\n".to_vec()),
+        ("nothing", "truncated", Vec::new()),
+        ("half", "truncated", good[..good.len() / 2].to_vec()),
+        ("all but a byte", "truncated", good[..good.len() - 1].to_vec()),
+        ("a module without a world", "no-world", component("(module)")),
+        ("an empty component", "no-hooks", component("(component)")),
+        ("another version", "wrong-version", guest::build(&Text::default(), "0.2.0")),
+        ("a module that imports", "imports", component(r#"(module (import "env" "now" (func)))"#)),
+    ];
+    for (what, kind, bytes) in cases {
+        let (reason, sentence) = refusal(&bytes);
+        assert_eq!(reason.kind(), kind, "{what}: {sentence}");
+        assert!(sentence.contains("bad.wasm"), "{what} names the file: {sentence}");
+    }
+    assert!(matches!(refusal(&flipped).0, Refusal::Invalid { .. } | Refusal::Truncated { .. }));
+}
+
+#[test]
+fn sentences_say_what_was_found() {
+    let (_, text) = refusal(b"fn main() {}");
+    assert!(text.contains(r#"it begins with the text "fn main() {}""#), "{text}");
+    let (_, picture) = refusal(b"\x89PNG\r\n\x1a\n");
+    assert!(picture.contains("the bytes 89 50 4e 47"), "{picture}");
+    let (_, version) = refusal(&guest::build(&Text::default(), "0.2.0"));
+    assert!(
+        version.contains("`sluice:policy/hooks@0.2.0`") && version.contains("`sluice:policy/hooks@0.1.0`")
+    );
+    let clock = r#"(component (import "wasi:clocks/wall-clock@0.2.0" (instance (export "now" (func)))))"#;
+    let (_, imports) = refusal(&component(clock));
+    assert!(imports.contains("imports `wasi:clocks/wall-clock@0.2.0`"), "{imports}");
+    let other = r#"(component (core module $m) (export "my:own/thing" (core module $m)))"#;
+    let (_, exports) = refusal(&component(other));
+    assert!(exports.contains("it exports `my:own/thing`"), "{exports}");
+}
+
+#[test]
+fn functions_cannot_hide_behind_the_types_import() {
+    let sneaky = r#"(component
+        (import "sluice:policy/types@0.1.0" (instance (export "now" (func))))
+        (instance $hooks)
+        (export "sluice:policy/hooks@0.1.0" (instance $hooks)))"#;
+    let (reason, sentence) = refusal(&component(sneaky));
+    assert!(matches!(reason, Refusal::NotUsable { step: "linked", .. }), "{sentence}");
+}
+
+#[test]
+fn a_file_beyond_the_limit_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("huge.wasm");
+    std::fs::File::create(&file).unwrap().set_len(33 * 1024 * 1024).unwrap();
+    assert_eq!(refusal_of(&file, None).0.kind(), "too-large");
+    assert_eq!(refusal_of(&folder.path().join("absent.wasm"), None).0.kind(), "unreadable");
+    assert_eq!(refusal_of(folder.path(), None).0.kind(), "unreadable");
+}
+
+#[test]
+fn a_memory_beyond_the_limit_is_refused_before_it_is_made() {
+    let (reason, sentence) = refusal(&component("(module (memory 1000))"));
+    assert_eq!(reason.kind(), "memory-too-large", "{sentence}");
+}
+
+#[test]
+fn guests_that_misbehave_while_they_are_set_up() {
+    let set_up = |name| match refusal_of(&guest::built("guests", name), None) {
+        (Refusal::SetUp(fault), sentence) => (fault, sentence),
+        other => panic!("{other:?}"),
+    };
+    let (endless, sentence) = set_up("endless-configure");
+    assert_eq!(endless, Fault::CpuDeadline { hook: Hook::Configure, budget_ms: 100 });
+    assert!(sentence.contains("`configure` did not end within 100 ms of CPU time"), "{sentence}");
+    assert!(matches!(set_up("trap-configure").0, Fault::Trap { hook: Hook::Configure, .. }));
+    let (reason, sentence) = refusal_of(&guest::built("guests", "refuses-settings"), None);
+    assert!(matches!(reason, Refusal::ConfigureRefused { .. }), "{sentence}");
+    assert_eq!(refusal_of(&guest::built("guests", "no-world"), None).0.kind(), "no-world");
+}
+
+#[test]
+fn guests_that_misbehave_on_trial() {
+    for (name, kind) in [
+        ("trap-route", "trap"),
+        ("endless-route", "cpu-deadline"),
+        ("bad-row", "bad-value"),
+        ("wrong-role", "bad-value"),
+        ("impure", "impure"),
+    ] {
+        let (reason, sentence) = refusal_of(&guest::built("guests", name), None);
+        let Refusal::Trial { fault, .. } = reason else { panic!("{name}: {sentence}") };
+        assert_eq!(fault.kind(), kind, "{name}: {sentence}");
+    }
+}
+
+#[test]
+fn a_guest_that_takes_all_memory() {
+    // Time enough to touch all the memory it may have.
+    let limits = Limits { cpu_budget_ms: 10_000, ..guest::limits() };
+    let file = guest::built("guests", "memory-bomb-route");
+    let Err(CheckError::Load(error)) = check_file(&file, None, &limits) else { panic!("is refused") };
+    let Refusal::Trial { fault, .. } = error.reason else { panic!("{error}") };
+    assert!(matches!(fault, Fault::Memory { limit_bytes: 16_777_216, .. }), "{fault}");
+}
+
+#[test]
+fn a_configure_without_end_is_ended() {
+    let text = Text { configure: "(loop $again (br $again))", ..Text::default() };
+    let (reason, _) = refusal(&guest::build(&text, "0.1.0"));
+    assert!(matches!(reason, Refusal::SetUp(Fault::CpuDeadline { hook: Hook::Configure, .. })));
+}
+
+#[test]
+fn settings_are_checked() {
+    let good = guest::text(0);
+    let (reason, sentence) = refusal_with(&good, Some("a = 1\nb ="));
+    assert_eq!(reason.kind(), "settings-syntax");
+    assert!(sentence.contains("line 2"), "{sentence}");
+    assert_eq!(refusal_with(&good, Some("a = nan")).0.kind(), "settings-value");
+}

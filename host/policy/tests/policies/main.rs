@@ -1,0 +1,8 @@
+//! The policy host, from files to answers.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod calls;
+mod guest;
+mod load;
+mod reload;
+mod watch;

@@ -1,0 +1,213 @@
+//! What happens to the set in force when files come, change and go.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
+
+use sluice_core::verdict::Verdict;
+use sluice_policy::{HostConfig, OpenError, PolicyHost, PolicyState, PolicyStatus};
+
+use crate::guest::{self, Bench};
+
+fn status(bench: &Bench, name: &str) -> PolicyStatus {
+    bench.host.status().into_iter().find(|status| status.name == name).expect(name)
+}
+
+fn digest(bench: &Bench, name: &str) -> Option<String> {
+    bench.host.generation().policy(name).map(|policy| policy.digest().to_owned())
+}
+
+#[test]
+fn the_first_look_loads_what_is_good_and_says_what_is_not() {
+    let bench = guest::bench(&[
+        ("main.wasm", &guest::text(0)),
+        ("broken.wasm", b"no wasm"),
+        (".hidden.wasm", b"half written"),
+        ("readme.txt", b"text"),
+    ]);
+    assert_eq!(bench.log.take(), ["refused broken not-wasm false", "loaded main", "generation 1 main"]);
+    let broken = status(&bench, "broken");
+    assert_eq!((broken.state, broken.version), (PolicyState::Refused, None));
+    assert!(broken.refusal.is_some_and(|refusal| refusal.message.contains("broken.wasm")));
+    let main = status(&bench, "main");
+    assert_eq!((main.state, main.is_default, main.generation_since), (PolicyState::Loaded, true, Some(1)));
+    assert_eq!(bench.host.status().len(), 2);
+}
+
+#[test]
+fn a_bad_file_leaves_the_old_version_in_force() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
+    let old = digest(&bench, "main");
+    bench.log.take();
+    bench.put("main.wasm", b"no wasm");
+    let outcome = bench.host.reload();
+    assert!(!outcome.swapped && outcome.generation == 1, "{outcome:?}");
+    assert_eq!(bench.log.take(), ["refused main not-wasm true"]);
+    bench.host.reload();
+    assert_eq!(bench.log.take(), [""; 0], "told once");
+    assert_eq!(digest(&bench, "main"), old);
+    let told = status(&bench, "main");
+    assert_eq!(
+        (told.state, told.refusal.map(|refusal| refusal.kind)),
+        (PolicyState::Loaded, Some("not-wasm"))
+    );
+
+    bench.put("main.wasm", &guest::text(1));
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["loaded main", "generation 2 main"]);
+    assert_ne!(digest(&bench, "main"), old);
+    assert_eq!(status(&bench, "main").refusal, None);
+}
+
+#[test]
+fn a_copy_in_pieces_ends_in_force() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
+    bench.log.take();
+    let new = guest::text(1);
+    for end in [0, 100, new.len() / 2, new.len() - 1] {
+        bench.put("main.wasm", &new[..end]);
+        bench.host.reload();
+        assert_eq!(bench.log.take(), ["refused main truncated true"], "{end} bytes");
+    }
+    bench.put("main.wasm", &new);
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["loaded main", "generation 2 main"]);
+}
+
+#[test]
+fn files_changed_together_are_one_generation() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0)), ("other.wasm", &guest::text(0))]);
+    bench.log.take();
+    let before = bench.host.generation();
+    bench.put("main.wasm", &guest::text(1));
+    bench.put("other.wasm", &guest::text(2));
+    bench.put("third.wasm", &guest::text(3));
+    bench.remove("main.wasm");
+    bench.put("main.wasm", &guest::text(4));
+    bench.host.reload();
+    let log = bench.log.take();
+    assert_eq!(log, ["loaded main", "loaded other", "loaded third", "generation 2 main,other,third"]);
+    // Who took the old generation goes on with it.
+    assert_eq!(before.number, 1);
+    let old = before.default_policy().expect("is there");
+    assert_eq!(old.route(&guest::facts(guest::seed::GOOD)), Ok(Verdict::UseDefault));
+}
+
+#[test]
+fn what_did_not_change_is_not_compiled_again() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0)), ("other.wasm", &guest::text(0))]);
+    let before = bench.host.generation();
+    bench.put("other.wasm", &guest::text(1));
+    bench.host.reload();
+    let after = bench.host.generation();
+    let same = |name| Arc::ptr_eq(before.policy(name).unwrap(), after.policy(name).unwrap());
+    assert!(same("main") && !same("other"));
+    assert!(!bench.host.reload().swapped, "nothing changed");
+}
+
+#[test]
+fn settings_are_part_of_a_version() {
+    let tagged = std::fs::read(guest::built("guests", "tagged")).unwrap();
+    let bench = guest::bench(&[("main.wasm", &tagged)]);
+    let reason = || {
+        let generation = bench.host.generation();
+        match generation.default_policy().unwrap().route(&guest::facts(0)).unwrap() {
+            Verdict::Route(route) => route.reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(reason().as_deref(), Some("untagged"));
+    bench.put("main.toml", b"tag = 'blue'");
+    assert!(bench.host.reload().swapped);
+    assert_eq!(reason().as_deref(), Some("blue"));
+    bench.put("main.toml", b"tag = ");
+    bench.host.reload();
+    assert_eq!(reason().as_deref(), Some("blue"));
+    let refusal = status(&bench, "main").refusal.expect("refused");
+    assert!(refusal.message.contains("main.toml: line 1"), "{}", refusal.message);
+    bench.remove("main.toml");
+    bench.host.reload();
+    assert_eq!(reason().as_deref(), Some("untagged"));
+}
+
+#[test]
+fn removing_a_file_removes_the_policy_but_for_the_default() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0)), ("other.wasm", &guest::text(0))]);
+    bench.log.take();
+    bench.remove("other.wasm");
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["removed other false", "generation 2 main"]);
+    bench.remove("main.wasm");
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["removed main true"]);
+    bench.host.reload();
+    assert_eq!(bench.log.take(), [""; 0], "told once");
+    assert!(bench.host.generation().default_policy().is_some());
+    assert_eq!(status(&bench, "main").state, PolicyState::RemovedButBound);
+    bench.put("main.wasm", &guest::text(0));
+    assert!(!bench.host.reload().swapped, "it is in force already");
+    assert_eq!(status(&bench, "main").state, PolicyState::Loaded);
+}
+
+#[test]
+fn a_default_that_never_was_is_told_as_missing() {
+    let bench = guest::bench(&[("other.wasm", &guest::text(0))]);
+    assert!(bench.host.generation().default_policy().is_none());
+    assert_eq!(status(&bench, "main").state, PolicyState::Missing);
+    bench.put("main.wasm", &guest::text(0));
+    bench.host.reload();
+    assert!(bench.host.generation().default_policy().is_some());
+}
+
+#[test]
+fn swapped_links_are_followed() {
+    let bench = guest::bench(&[]);
+    for (version, tag) in [("..v1", 1), ("..v2", 2)] {
+        std::fs::create_dir(bench.path().join(version)).unwrap();
+        std::fs::write(bench.path().join(version).join("main.wasm"), guest::text(tag)).unwrap();
+    }
+    symlink("..v1", bench.path().join("..data")).unwrap();
+    symlink("..data/main.wasm", bench.path().join("main.wasm")).unwrap();
+    assert!(bench.host.reload().swapped);
+    let first = digest(&bench, "main");
+    symlink("..v2", bench.path().join("..new")).unwrap();
+    std::fs::rename(bench.path().join("..new"), bench.path().join("..data")).unwrap();
+    assert!(bench.host.reload().swapped);
+    assert_ne!(digest(&bench, "main"), first);
+}
+
+#[test]
+fn a_folder_in_trouble_changes_nothing() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
+    bench.log.take();
+    std::fs::set_permissions(bench.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let outcome = bench.host.reload();
+    assert!(outcome.folder_error.is_some_and(|error| error.contains("chmod o-w")));
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["folder refused"], "told once");
+    std::fs::rename(bench.path(), bench.path().with_extension("away")).unwrap();
+    assert!(bench.host.reload().folder_error.is_some());
+    assert!(bench.host.generation().default_policy().is_some());
+    std::fs::rename(bench.path().with_extension("away"), bench.path()).unwrap();
+}
+
+#[test]
+fn a_folder_that_cannot_be_trusted_refuses_the_start() {
+    let open = |folder: &std::path::Path| {
+        let config =
+            HostConfig { folder: folder.to_owned(), default: "main".to_owned(), limits: guest::limits() };
+        PolicyHost::open(config, Arc::new(())).err()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    assert!(matches!(open(&folder.path().join("absent")), Some(OpenError::Folder { .. })));
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o757)).unwrap();
+    assert!(matches!(open(folder.path()), Some(OpenError::WorldWritable { mode: 0o757, .. })));
+}
+
+#[test]
+fn names_that_no_policy_may_have() {
+    let bench = guest::bench(&[("a b.wasm", &guest::text(0)), ("fine-1.2_x.wasm", &guest::text(0))]);
+    assert_eq!(
+        bench.log.take(),
+        ["refused a b bad-name false", "loaded fine-1.2_x", "generation 1 fine-1.2_x"]
+    );
+}

@@ -1,0 +1,130 @@
+//! Emulators and a host in front of them.
+
+use tempfile::TempDir;
+
+use crate::{Client, Emulator, EmulatorPlan, HarnessError, Host, HostPlan, Mode, PolicyFile};
+
+/// What a fleet is made of.
+#[derive(Debug, Clone)]
+pub struct FleetPlan {
+    /// The host; its workers are added by the fleet.
+    pub host: HostPlan,
+    /// Engines. Workers are named after their role: `prefill-0`, `prefill-1`, `decode-0`.
+    pub emulators: Vec<EmulatorPlan>,
+    /// Whether decode workers may serve alone.
+    pub can_prefill: bool,
+    /// Policies in the folder at the start.
+    pub policies: Vec<PolicyFile>,
+}
+
+impl FleetPlan {
+    /// So many prefill and decode engines, as fast as they can be.
+    pub fn pull(prefills: usize, decodes: usize) -> Self {
+        let prefills = std::iter::repeat_n(EmulatorPlan::fast("prefill"), prefills);
+        let decodes = std::iter::repeat_n(EmulatorPlan::fast("decode"), decodes);
+        Self::new(Mode::Pull, prefills.chain(decodes).collect())
+    }
+
+    /// So many engines that serve alone.
+    pub fn unified(workers: usize) -> Self {
+        Self::new(Mode::Unified, vec![EmulatorPlan::fast("unified"); workers])
+    }
+
+    fn new(mode: Mode, emulators: Vec<EmulatorPlan>) -> Self {
+        Self { host: HostPlan::new(mode), emulators, can_prefill: false, policies: Vec::new() }
+    }
+
+    /// The same, decided by this policy.
+    pub fn decided_by(mut self, policy: PolicyFile) -> Self {
+        self.host.policy.clone_from(&policy.name);
+        self.policies.push(policy);
+        self
+    }
+
+    /// The same with more arguments for the engines of a role, or for all when the role is empty.
+    pub fn engines(mut self, role: &str, arguments: &str) -> Self {
+        for emulator in &mut self.emulators {
+            if role.is_empty() || emulator.role == role {
+                *emulator = emulator.clone().with(arguments);
+            }
+        }
+        self
+    }
+
+    /// Starts all of it and waits until the host is ready.
+    pub async fn start(&self) -> Result<Fleet, HarnessError> {
+        let folder = TempDir::with_prefix("sluice-engines-").map_err(HarnessError::io("make a folder"))?;
+        let mut host = self.host.clone();
+        let mut workers = Vec::new();
+        for plan in &self.emulators {
+            let number =
+                self.emulators[..workers.len()].iter().filter(|other| other.role == plan.role).count();
+            let emulator = Emulator::start(&format!("{}-{number}", plan.role), plan, folder.path()).await?;
+            host = host.worker(plan.role, emulator.url());
+            workers.push(emulator);
+        }
+        for worker in &mut host.workers {
+            worker.can_prefill = self.can_prefill && worker.role == "decode";
+        }
+        let host = Host::start(&host, &self.policies).await?;
+        host.until_ready().await?;
+        Ok(Fleet { host, workers, names: self.names(), _folder: folder })
+    }
+
+    fn names(&self) -> Vec<String> {
+        let number = |index: usize| {
+            let role = self.emulators[index].role;
+            self.emulators[..index].iter().filter(|other| other.role == role).count()
+        };
+        (0..self.emulators.len())
+            .map(|index| format!("{}-{}", self.emulators[index].role, number(index)))
+            .collect()
+    }
+}
+
+/// A running fleet.
+#[derive(Debug)]
+pub struct Fleet {
+    /// The host.
+    pub host: Host,
+    workers: Vec<Emulator>,
+    names: Vec<String>,
+    _folder: TempDir,
+}
+
+impl Fleet {
+    /// A client of the data plane.
+    pub fn client(&self) -> &Client {
+        self.host.client()
+    }
+
+    /// All engines, in the order of the plan.
+    pub fn workers(&self) -> &[Emulator] {
+        &self.workers
+    }
+
+    /// An engine by its worker's name.
+    pub fn worker(&self, name: &str) -> &Emulator {
+        &self.workers[self.position(name)]
+    }
+
+    /// An engine by its worker's name, to be ended.
+    pub fn worker_mut(&mut self, name: &str) -> &mut Emulator {
+        let position = self.position(name);
+        &mut self.workers[position]
+    }
+
+    fn position(&self, name: &str) -> usize {
+        let position = self.names.iter().position(|other| other == name);
+        position.unwrap_or_else(|| panic!("the fleet has no {name:?}, only {}", self.names.join(", ")))
+    }
+
+    /// KV bytes that engines read from each other so far.
+    pub async fn bytes_moved(&self) -> Result<f64, HarnessError> {
+        let mut bytes = 0.0;
+        for worker in &self.workers {
+            bytes += worker.bytes_read().await?;
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,95 @@
+//! What a host is configured with.
+
+use std::fmt::Write;
+
+/// How a pool shares the work of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Prefill and decode workers.
+    Pull,
+    /// Each worker serves alone.
+    Unified,
+}
+
+/// One worker of the pool.
+#[derive(Debug, Clone)]
+pub struct WorkerPlan {
+    /// Its name.
+    pub name: String,
+    /// `prefill`, `decode` or `unified`.
+    pub role: &'static str,
+    /// `http://HOST:PORT`
+    pub url: String,
+    /// Whether a decode worker may serve alone.
+    pub can_prefill: bool,
+}
+
+/// A host with one pool.
+#[derive(Debug, Clone)]
+pub struct HostPlan {
+    /// How the pool works.
+    pub mode: Mode,
+    /// Served model name.
+    pub model: String,
+    /// The pool's workers.
+    pub workers: Vec<WorkerPlan>,
+    /// Name of the policy that decides.
+    pub policy: String,
+    /// More lines of `[server]`.
+    pub server: String,
+    /// More lines of `[policy]`.
+    pub policy_keys: String,
+    /// More lines of `[[pool]]`.
+    pub pool: String,
+}
+
+impl HostPlan {
+    /// A host without workers yet, under the host's own policy.
+    pub fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            model: "emulated".into(),
+            workers: Vec::new(),
+            policy: "builtin".into(),
+            server: String::new(),
+            policy_keys: String::new(),
+            pool: "kv_bytes_per_token = 64\n".into(),
+        }
+    }
+
+    /// The same with one more worker, named after its role.
+    pub fn worker(mut self, role: &'static str, url: &str) -> Self {
+        let number = self.workers.iter().filter(|worker| worker.role == role).count();
+        let worker =
+            WorkerPlan { name: format!("{role}-{number}"), role, url: url.into(), can_prefill: false };
+        self.workers.push(worker);
+        self
+    }
+
+    /// The same under another policy.
+    pub fn policy(self, name: &str) -> Self {
+        Self { policy: name.into(), ..self }
+    }
+
+    /// The configuration file.
+    pub fn toml(&self) -> String {
+        let mode = match self.mode {
+            Mode::Pull => "pull",
+            Mode::Unified => "unified",
+        };
+        let Self { server, policy, policy_keys, model, pool, .. } = self;
+        let mut toml = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
+             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n\
+             [[pool]]\nname = \"main\"\nmodel = \"{model}\"\nmode = \"{mode}\"\n{pool}"
+        );
+        for WorkerPlan { name, role, url, can_prefill } in &self.workers {
+            let able = if *can_prefill { "can_prefill = true\n" } else { "" };
+            let _ = write!(
+                toml,
+                "\n[[pool.worker]]\nname = \"{name}\"\nrole = \"{role}\"\nurl = \"{url}\"\n{able}"
+            );
+        }
+        toml
+    }
+}

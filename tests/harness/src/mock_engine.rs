@@ -1,0 +1,277 @@
+//! An engine of canned answers that records what it is asked: for checking bodies exactly, and for misbehaving.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::HarnessError;
+
+/// A request that came.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Path.
+    pub path: String,
+    /// As they came.
+    pub headers: HeaderMap,
+    /// `null` when it is no JSON.
+    pub body: Value,
+}
+
+impl Recorded {
+    /// Whether this is the first leg of a disaggregated request.
+    pub fn is_prefill(&self) -> bool {
+        self.body["kv_transfer_params"]["do_remote_decode"] == true
+    }
+
+    /// A header, if it is there and readable.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// How a canned answer ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// As it should.
+    Whole,
+    /// The connection breaks.
+    BrokenOff,
+    /// It goes on for ever, in silence.
+    Never,
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Canned {
+    /// HTTP status.
+    pub status: u16,
+    /// Of the body.
+    pub content_type: &'static str,
+    /// The body, piece by piece.
+    pub pieces: Vec<Bytes>,
+    /// How it ends.
+    pub end: End,
+}
+
+impl Canned {
+    /// A whole JSON answer.
+    pub fn json(status: u16, body: &Value) -> Self {
+        Self::text(status, "application/json", body.to_string())
+    }
+
+    /// A whole answer of any kind.
+    pub fn text(status: u16, content_type: &'static str, body: impl Into<Bytes>) -> Self {
+        Self { status, content_type, pieces: vec![body.into()], end: End::Whole }
+    }
+
+    /// A stream of events, each a payload.
+    pub fn events(payloads: &[&str], end: End) -> Self {
+        let pieces = payloads.iter().map(|payload| Bytes::from(format!("data: {payload}\n\n"))).collect();
+        Self { status: 200, content_type: "text/event-stream; charset=utf-8", pieces, end }
+    }
+
+    /// A prefill leg's answer: one token, and a handle.
+    pub fn prefilled() -> Self {
+        Self::json(
+            200,
+            &json!({
+                "id": "cmpl-1", "object": "text_completion", "model": "emulated",
+                "choices": [{"index": 0, "text": " x", "finish_reason": "length"}],
+                "usage": {"prompt_tokens": 7, "total_tokens": 8, "completion_tokens": 1},
+                "kv_transfer_params": handle(),
+            }),
+        )
+    }
+
+    /// A whole answer of two words.
+    pub fn completed() -> Self {
+        Self::json(
+            200,
+            &json!({
+                "id": "cmpl-2", "object": "text_completion", "model": "emulated",
+                "choices": [{"index": 0, "text": " two words", "finish_reason": "length"}],
+                "usage": {"prompt_tokens": 7, "total_tokens": 9, "completion_tokens": 2},
+                "kv_transfer_params": null,
+            }),
+        )
+    }
+}
+
+/// The handle that [`Canned::prefilled`] gives.
+pub fn handle() -> Value {
+    json!({
+        "do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": "engine-p",
+        "remote_request_id": "cmpl-1", "remote_host": "127.0.0.1", "remote_port": 5600,
+        "remote_block_ids": [[1, 2]], "tp_size": 1, "remote_num_tokens": 7,
+    })
+}
+
+/// A running mock. Dropping it ends it.
+#[derive(Debug)]
+pub struct MockEngine {
+    url: String,
+    seen: Arc<Mutex<Vec<Recorded>>>,
+    _tasks: JoinSet<()>,
+}
+
+type Script = dyn Fn(&Recorded) -> Canned + Send + Sync;
+
+impl MockEngine {
+    /// An engine that is healthy, and answers generation requests as `script` says.
+    pub async fn start(
+        script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
+    ) -> Result<Self, HarnessError> {
+        let script: Arc<Script> = Arc::new(script);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let recorder = seen.clone();
+        Self::listen(seen, move |stream| {
+            let (script, seen) = (script.clone(), recorder.clone());
+            async move {
+                let service = service_fn(move |request| {
+                    let (script, seen) = (script.clone(), seen.clone());
+                    async move { Ok::<_, Infallible>(respond(&*script, &seen, request).await) }
+                });
+                // A connection that breaks is part of the play.
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            }
+        })
+        .await
+    }
+
+    /// An engine that prefills and decodes, always with the same words.
+    pub async fn well_behaved() -> Result<Self, HarnessError> {
+        Self::start(|request| if request.is_prefill() { Canned::prefilled() } else { Canned::completed() })
+            .await
+    }
+
+    /// A server that is healthy, and answers generation requests with these very bytes, HTTP or not.
+    pub async fn raw(bytes: &'static [u8]) -> Result<Self, HarnessError> {
+        Self::listen(Arc::default(), move |stream| async move {
+            let _ = raw_connection(stream, bytes).await;
+        })
+        .await
+    }
+
+    async fn listen<F, R>(seen: Arc<Mutex<Vec<Recorded>>>, serve: F) -> Result<Self, HarnessError>
+    where
+        F: Fn(TcpStream) -> R + Send + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(HarnessError::io("listen"))?;
+        let address = listener.local_addr().map_err(HarnessError::io("listen"))?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream));
+            }
+        });
+        Ok(Self { url: format!("http://{address}"), seen, _tasks: tasks })
+    }
+
+    /// `http://HOST:PORT`
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The generation requests that came, in order.
+    pub fn seen(&self) -> Vec<Recorded> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 0\nvllm:num_requests_waiting{engine=\"0\"} 0\n\
+    vllm:kv_cache_usage_perc{engine=\"0\"} 0\n\
+    vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1\n";
+
+async fn respond(
+    script: &Script,
+    seen: &Mutex<Vec<Recorded>>,
+    request: Request<Incoming>,
+) -> Response<CannedBody> {
+    let (head, body) = request.into_parts();
+    let canned = match head.uri.path() {
+        "/health" => Canned::text(200, "text/plain", ""),
+        "/version" => Canned::json(200, &json!({"version": "0.32.0"})),
+        "/metrics" => Canned::text(200, "text/plain", METRICS),
+        path => {
+            let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            let body = serde_json::from_slice(&bytes).unwrap_or_default();
+            let recorded = Recorded { path: path.to_owned(), headers: head.headers, body };
+            seen.lock().unwrap_or_else(PoisonError::into_inner).push(recorded.clone());
+            script(&recorded)
+        }
+    };
+    let mut response =
+        Response::new(CannedBody { pieces: canned.pieces.into(), end: canned.end, flushed: false });
+    *response.status_mut() = StatusCode::from_u16(canned.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(canned.content_type));
+    response
+}
+
+struct CannedBody {
+    pieces: VecDeque<Bytes>,
+    end: End,
+    flushed: bool,
+}
+
+impl Body for CannedBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(piece) = self.pieces.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        match self.end {
+            End::Whole => Poll::Ready(None),
+            End::Never => Poll::Pending,
+            End::BrokenOff if self.flushed => {
+                Poll::Ready(Some(Err(io::Error::other("broken off on purpose"))))
+            }
+            // The server flushes what it has when a body is not ready: only then may the connection break.
+            End::BrokenOff => {
+                self.flushed = true;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Reads a request's head; answers probes as an engine does, everything else with the bytes.
+async fn raw_connection(stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    let mut stream = BufReader::new(stream);
+    let mut first = String::new();
+    stream.read_line(&mut first).await?;
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 2 {
+        line.clear();
+    }
+    if first.starts_with("GET /health ") {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await?;
+    } else {
+        stream.write_all(bytes).await?;
+    }
+    stream.shutdown().await
+}

@@ -1,0 +1,134 @@
+//! A configuration that cannot work: exit code 2, and a message with file, line and cure. Nothing is started.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use sluice_harness::process::run_to_end;
+use sluice_harness::{HostPlan, Mode};
+use tempfile::TempDir;
+
+use crate::SOON;
+
+const URLS: [&str; 2] = ["http://127.0.0.1:1", "http://127.0.0.1:2"];
+
+fn pull() -> HostPlan {
+    HostPlan::new(Mode::Pull).worker("prefill", URLS[0]).worker("decode", URLS[1])
+}
+
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("policies.d")).unwrap();
+    fs::set_permissions(folder.path().join("policies.d"), fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// Serves with this configuration, which must be refused with a message that has all these parts, the first of them
+/// beginning the line at fault.
+async fn refused(folder: &TempDir, toml: &str, at: Option<&str>, parts: &[&str]) {
+    let config: PathBuf = folder.path().join("sluice.toml");
+    fs::write(&config, toml).unwrap();
+    let shown = config.display().to_string();
+    let ended = run_to_end(&["serve", "--config", &shown], SOON).await.unwrap();
+    assert_eq!(ended.code, Some(2), "{toml}\n{}", ended.stderr);
+    assert_eq!(ended.stdout, "", "nothing was announced");
+    let place = match at {
+        None => format!("{shown}:"),
+        Some(beginning) => {
+            let line =
+                toml.lines().position(|line| line.starts_with(beginning)).expect("a line of the file") + 1;
+            format!("{shown}:{line}:")
+        }
+    };
+    for part in parts.iter().copied().chain([place.as_str(), "cure: "]) {
+        assert!(ended.stderr.contains(part), "{part:?} is missing in:\n{}", ended.stderr);
+    }
+}
+
+#[tokio::test]
+async fn mistakes_are_told_with_line_and_cure() {
+    let folder = folder();
+    let mut unknown_key = pull();
+    unknown_key.server = "listn = \"x\"".into();
+    refused(
+        &folder,
+        &unknown_key.toml(),
+        Some("listn"),
+        &["unknown key \"listn\"", "did you mean \"listen\"?"],
+    )
+    .await;
+
+    let mut twice = pull().worker("decode", "http://127.0.0.1:3");
+    twice.workers[2].name = "prefill-0".into();
+    let toml = twice.toml();
+    refused(&folder, &toml, None, &["worker \"prefill-0\" is named twice", "first on line"]).await;
+
+    let same_url = pull().worker("decode", URLS[1]);
+    refused(&folder, &same_url.toml(), None, &["stands twice in pool \"main\"", "an engine is one worker"])
+        .await;
+
+    let no_decode = HostPlan::new(Mode::Pull).worker("prefill", URLS[0]);
+    let parts = ["is a pull pool without a decode worker", "role = \"decode\""];
+    refused(&folder, &no_decode.toml(), Some("mode ="), &parts).await;
+}
+
+#[tokio::test]
+async fn a_taken_port_is_told() {
+    let folder = folder();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for key in ["listen", "admin_listen"] {
+        let free = format!("\n{key} = \"127.0.0.1:0\"");
+        let toml = pull().toml().replace(&free, &format!("\n{key} = \"{address}\""));
+        refused(&folder, &toml, Some(key), &["cannot listen on", &address, &format!("server.{key}")]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_policy_folder_that_is_missing_or_everybodys_is_told() {
+    let folder = folder();
+    let policies = folder.path().join("policies.d");
+    fs::set_permissions(&policies, fs::Permissions::from_mode(0o777)).unwrap();
+    refused(&folder, &pull().toml(), Some("folder"), &["policies.d", "chmod o-w"]).await;
+    fs::remove_dir(&policies).unwrap();
+    refused(&folder, &pull().toml(), Some("folder"), &["policies.d", "create it"]).await;
+}
+
+#[tokio::test]
+async fn a_missing_file_is_told() {
+    let folder = folder();
+    let missing = folder.path().join("absent.toml").display().to_string();
+    for command in [&["serve", "--config", missing.as_str()][..], &["check-config", missing.as_str()]] {
+        let ended = run_to_end(command, SOON).await.unwrap();
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        assert!(ended.stderr.contains(&missing), "{}", ended.stderr);
+    }
+}
+
+#[tokio::test]
+async fn check_config_says_what_serve_would() {
+    let folder = folder();
+    let config = folder.path().join("sluice.toml");
+    fs::write(&config, pull().toml()).unwrap();
+    let shown = config.display().to_string();
+    let good = run_to_end(&["check-config", &shown], SOON).await.unwrap();
+    assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""));
+    assert!(good.stdout.contains("1 pools, 2 workers"), "{}", good.stdout);
+    fs::write(&config, HostPlan::new(Mode::Unified).toml()).unwrap();
+    let bad = run_to_end(&["check-config", &shown], SOON).await.unwrap();
+    assert_eq!(bad.code, Some(2));
+    assert!(bad.stderr.contains("cure: ") && bad.stdout.is_empty(), "{}", bad.stderr);
+}
+
+#[tokio::test]
+async fn help_needs_no_configuration() {
+    for arguments in
+        [&["--help"][..], &["serve", "--help"], &["policy", "new", "--help"], &["emulate", "--help"]]
+    {
+        let ended = run_to_end(arguments, SOON).await.unwrap();
+        assert_eq!(ended.code, Some(0), "{arguments:?}");
+        assert!(ended.stdout.contains("Usage: sluice"), "{}", ended.stdout);
+    }
+    assert_eq!(run_to_end(&["serve", "--port", "1"], SOON).await.unwrap().code, Some(2));
+}

@@ -1,0 +1,42 @@
+//! What users were promised, checked on real processes: hosts, engine emulators, and engines that misbehave. Each test
+//! starts its own, on ports that the system chooses.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod config;
+mod disconnect;
+mod drain;
+mod errors;
+mod flows;
+mod legs;
+mod policies;
+mod policy_commands;
+mod policy_faults;
+mod sessions;
+mod streams;
+mod surface;
+mod workers;
+
+use std::time::Duration;
+
+/// For anything that must come about; far above what it takes, since tests share few cores.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Asks and insists on the right answer.
+async fn right(client: &sluice_harness::Client, ask: &sluice_harness::Ask) -> sluice_harness::Reply {
+    let reply = client.ask(ask).await.unwrap();
+    let wrong = ask.expected().differs_from(&reply);
+    assert_eq!(wrong, None, "asked: {}, answered: {:?}", ask.json(), reply.decision);
+    if ask.streams() {
+        assert!(reply.done, "a whole stream ends with [DONE]: {:?}", reply.events);
+    }
+    reply
+}
+
+/// A host in front of one mock engine that does it all, under the host's own policy.
+async fn in_front_of(engine: &sluice_harness::MockEngine) -> sluice_harness::Host {
+    use sluice_harness::{Host, HostPlan, Mode};
+    let plan = HostPlan::new(Mode::Unified).worker("unified", engine.url());
+    let host = Host::start(&plan, &[]).await.unwrap();
+    host.until_ready().await.unwrap();
+    host
+}

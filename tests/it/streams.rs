@@ -1,0 +1,97 @@
+//! Streams: relayed as they come, less what is between host and engine, and never ended as if they were whole.
+
+use serde_json::{Value, json};
+use sluice_harness::mock_engine::{End, handle};
+use sluice_harness::{Canned, MockEngine};
+
+use crate::in_front_of;
+
+const CHUNK: &str = r#"{"id":"c","choices":[{"index":0,"text":" a","finish_reason":null}],"usage":null}"#;
+const FINISH: &str =
+    r#"{"id":"c","choices":[{"index":0,"text":" b","finish_reason":"length"}],"usage":null}"#;
+const USAGE: &str =
+    r#"{"id":"c","choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}}"#;
+
+async fn relayed(payloads: &[&str], end: End) -> (Vec<String>, sluice_harness::Host) {
+    let canned = Canned::events(payloads, end);
+    let engine = MockEngine::start(move |_| canned.clone()).await.unwrap();
+    let host = in_front_of(&engine).await;
+    let asked = json!({"model": "emulated", "prompt": "hi", "stream": true});
+    let stream = host.client().stream("/v1/completions", &asked, &[]).await.unwrap();
+    assert_eq!(stream.status, 200);
+    assert!(stream.header("content-type").unwrap().starts_with("text/event-stream"));
+    let events = stream.rest().await.unwrap().into_iter().map(|event| event.data).collect();
+    (events, host)
+}
+
+#[tokio::test]
+async fn events_are_relayed_as_they_are() {
+    let sent = [CHUNK, CHUNK, FINISH, USAGE, "[DONE]"];
+    let (events, host) = relayed(&sent, End::Whole).await;
+    assert_eq!(events, sent);
+    assert_eq!(host.metrics().await.unwrap().sum("sluice_requests_total", &[("outcome", "ok")]), 1.0);
+}
+
+/// vLLM 0.33 puts the decode engine's handle into the chunk that finishes.
+#[tokio::test]
+async fn handles_in_streams_stay_inside() {
+    let mut finish: Value = serde_json::from_str(FINISH).unwrap();
+    finish["kv_transfer_params"] = handle();
+    let (events, _host) = relayed(&[CHUNK, &finish.to_string(), USAGE, "[DONE]"], End::Whole).await;
+    let got: Value = serde_json::from_str(&events[1]).unwrap();
+    assert_eq!(got, serde_json::from_str::<Value>(FINISH).unwrap());
+    assert_eq!((events[0].as_str(), events[2].as_str(), events[3].as_str()), (CHUNK, USAGE, "[DONE]"));
+}
+
+/// Text that merely speaks of such fields is the model's, and stays.
+#[tokio::test]
+async fn text_about_handles_is_left_alone() {
+    let chunk =
+        r#"{"id":"c","choices":[{"index":0,"text":"\"kv_transfer_params\": {}","finish_reason":null}]}"#;
+    let (events, _host) = relayed(&[chunk, FINISH, "[DONE]"], End::Whole).await;
+    assert_eq!(events, [chunk, FINISH, "[DONE]"]);
+}
+
+/// A connection that breaks, an end without `[DONE]`: an error event, and no `[DONE]`.
+#[tokio::test]
+async fn a_broken_stream_is_told() {
+    for (payloads, end) in
+        [(&[CHUNK, CHUNK][..], End::BrokenOff), (&[CHUNK, FINISH], End::Whole), (&[], End::Whole)]
+    {
+        let (events, host) = relayed(payloads, end).await;
+        let (last, before) = events.split_last().expect("an error event");
+        assert_eq!(before, payloads);
+        let error = serde_json::from_str::<Value>(last).unwrap()["error"].clone();
+        assert_eq!(
+            (&error["code"], &error["type"]),
+            (&json!("stream_broken"), &json!("upstream_error")),
+            "{last}"
+        );
+        assert!(error["message"].as_str().unwrap().contains("unified-0"), "{last}");
+        let metrics = host.metrics().await.unwrap();
+        assert_eq!(metrics.sum("sluice_requests_total", &[("outcome", "decode_failed")]), 1.0);
+        assert_eq!(metrics.sum("sluice_requests_total", &[("outcome", "ok")]), 0.0);
+    }
+}
+
+/// No second attempt once the client has seen a byte: it would see tokens twice.
+#[tokio::test]
+async fn a_broken_stream_is_not_tried_again() {
+    let canned = Canned::events(&[CHUNK], End::BrokenOff);
+    let engine = MockEngine::start(move |_| canned.clone()).await.unwrap();
+    let host = in_front_of(&engine).await;
+    let asked = json!({"model": "emulated", "prompt": "hi", "stream": true});
+    host.client().stream("/v1/completions", &asked, &[]).await.unwrap().rest().await.unwrap();
+    assert_eq!(engine.seen().len(), 1);
+}
+
+/// The first event is out before the second exists: nothing waits for a buffer to fill.
+#[tokio::test]
+async fn events_do_not_wait_for_more() {
+    let canned = Canned::events(&[CHUNK], End::Never);
+    let engine = MockEngine::start(move |_| canned.clone()).await.unwrap();
+    let host = in_front_of(&engine).await;
+    let asked = json!({"model": "emulated", "prompt": "hi", "stream": true});
+    let mut stream = host.client().stream("/v1/completions", &asked, &[]).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().map(|event| event.data).as_deref(), Some(CHUNK));
+}
