@@ -9,6 +9,10 @@ use crate::right;
 /// Prompt lengths around KV blocks of 16 tokens, and one that takes several steps.
 const PROMPT_WORDS: [usize; 5] = [1, 15, 16, 17, 3_000];
 
+/// As the emulator has them unless told otherwise.
+const BLOCK_TOKENS: u64 = 16;
+const BYTES_PER_TOKEN: u64 = 64;
+
 fn asks(words_in_prompt: usize) -> [Ask; 4] {
     let text = words(words_in_prompt as u64, words_in_prompt);
     let chat = Ask::chat(&[message("system", "be brief"), message("user", &text)], 24);
@@ -16,18 +20,18 @@ fn asks(words_in_prompt: usize) -> [Ask; 4] {
     [chat.clone(), completion.clone(), chat.streamed(), completion.streamed()]
 }
 
-/// Asks everything; returns the prompt tokens of all answers.
-async fn all_right(fleet: &Fleet, placement: &str) -> f64 {
-    let mut prompt_tokens = 0;
+/// Asks everything; returns the prompt tokens of each answer.
+async fn all_right(fleet: &Fleet, placement: &str) -> Vec<u64> {
+    let mut prompt_tokens = Vec::new();
     for count in PROMPT_WORDS {
         for ask in asks(count) {
             let reply = right(fleet.client(), &ask).await;
             let decision = reply.decision.unwrap();
             assert_eq!((decision.placement.as_str(), decision.source.as_str()), (placement, "policy"));
-            prompt_tokens += reply.prompt_tokens.unwrap();
+            prompt_tokens.push(reply.prompt_tokens.unwrap());
         }
     }
-    prompt_tokens as f64
+    prompt_tokens
 }
 
 #[tokio::test]
@@ -54,10 +58,14 @@ async fn pull(settings: &str) {
     let adaptive = PolicyFile::policy("adaptive", "adaptive").unwrap().settings(settings);
     let plan = FleetPlan::pull(1, 1).engines("", "--no-prefix-caching").decided_by(adaptive);
     let fleet = plan.start().await.unwrap();
-    let prompt_tokens = all_right(&fleet, "disaggregated").await;
+    let asked = all_right(&fleet, "disaggregated").await;
+    let prompt_tokens = asked.iter().sum::<u64>() as f64;
     let decode = fleet.worker("decode-0");
     assert_eq!(decode.prompt_tokens("external_kv_transfer").await.unwrap(), prompt_tokens);
     assert_eq!(decode.prompt_tokens("local_compute").await.unwrap(), 0.0);
+    // Whole blocks move.
+    let blocks: u64 = asked.iter().map(|tokens| tokens.div_ceil(BLOCK_TOKENS)).sum();
+    assert_eq!(decode.bytes_read().await.unwrap(), (blocks * BLOCK_TOKENS * BYTES_PER_TOKEN) as f64);
     assert_eq!(fleet.worker("prefill-0").prompt_tokens("local_compute").await.unwrap(), prompt_tokens);
     let transfers =
         fleet.host.metrics().await.unwrap().sum("sluice_transfers_total", &[("handle", "dispatched")]);

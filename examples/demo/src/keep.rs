@@ -1,6 +1,6 @@
 //! `--keep`: everything stays, with a few things to try.
 
-use anyhow::Context;
+use sluice_harness::process::stop_signal;
 use sluice_harness::{Fleet, artifacts};
 
 use crate::run::POLICY;
@@ -24,5 +24,6 @@ pub async fn until_interrupted(fleet: &Fleet) -> anyhow::Result<()> {
          Look: {base}/metrics, {admin}/admin/fleet, {admin}/admin/policies\n\
          Ctrl-C ends it."
     );
-    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")
+    stop_signal().await;
+    Ok(())
 }

@@ -10,6 +10,7 @@ mod run;
 use std::process::ExitCode;
 
 use clap::Parser;
+use sluice_harness::process::stop_signal;
 
 /// See Sluice at work without a GPU, in under a minute.
 ///
@@ -53,7 +54,10 @@ async fn main() -> ExitCode {
 async fn demo(options: &Options) -> anyhow::Result<bool> {
     run::introduce(options);
     let fleet = run::start().await?;
-    let seen = run::run(&fleet, options).await?;
+    let seen = tokio::select! {
+        seen = run::run(&fleet, options) => seen?,
+        () = stop_signal() => anyhow::bail!("stopped before the end"),
+    };
     let good = report::print(&seen);
     if options.keep {
         keep::until_interrupted(&fleet).await?;

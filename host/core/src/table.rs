@@ -37,6 +37,16 @@ pub fn select_load(load: &LoadColumns, rows: &[Row]) -> LoadColumns {
     }
 }
 
+/// Rows for another attempt: without the workers that failed this request, unless that would leave nobody of
+/// their role. A worker that failed once may still be the only one there is.
+pub fn rows_without(fleet: &FleetColumns, failed: &[u64]) -> Vec<Row> {
+    let has_failed = |row: usize| failed.contains(&fleet.id[row]);
+    let replaceable = |row: usize| {
+        (0..fleet.len()).any(|other| fleet.role[other] == fleet.role[row] && !has_failed(other))
+    };
+    (0..fleet.len()).filter(|row| !has_failed(*row) || !replaceable(*row)).map(|row| row as Row).collect()
+}
+
 /// Marks the rows of `fleet` whose workers are gone: they keep their place, so that rows handed out before stay
 /// true, but take no work. `present` says of an id whether it still serves.
 pub fn mark_absent(fleet: &mut FleetColumns, present: impl Fn(u64) -> bool) {
@@ -59,6 +69,20 @@ mod tests {
         let fleet = select_fleet(&facts.fleet, &[2, 0]);
         assert_eq!((fleet.id, fleet.role), (vec![102, 100], vec![0, 1]));
         assert_eq!(select_load(&facts.load, &[2, 0]).running, [3, 1]);
+    }
+
+    #[test]
+    fn failed_workers_are_left_out_while_others_of_their_role_remain() {
+        let fleet = table(&[prefill(), prefill(), decode(), unified()]).fleet;
+        for (failed, rows) in [
+            (&[][..], &[0, 1, 2, 3][..]),
+            (&[100], &[1, 2, 3]),
+            (&[100, 101], &[0, 1, 2, 3]),
+            (&[102], &[0, 1, 2, 3]),
+            (&[101, 103, 999], &[0, 2, 3]),
+        ] {
+            assert_eq!(rows_without(&fleet, failed), rows, "{failed:?}");
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub enum Fault {
     },
     /// More linear memory than allowed.
     #[error(
-        "`{hook}` asked for {asked_bytes} bytes of memory, the limit is {limit_bytes}; raise the limit or keep less"
+        "`{hook}` asked for {asked_bytes} bytes of memory, the limit is {limit_bytes}; raise policy.memory_mb or keep less"
     )]
     Memory {
         /// Where.
@@ -135,7 +135,7 @@ pub enum Fault {
     },
     /// All instances are in use.
     #[error(
-        "no instance is free for `{hook}`: {limit} are in use; raise `instances` or call from fewer threads"
+        "no instance is free for `{hook}`: {limit} calls run at once; a policy that spends its CPU budget does this"
     )]
     Busy {
         /// Where.

@@ -38,7 +38,12 @@ pub struct App {
 
 impl App {
     /// The state at the start: nobody is up, nothing is remembered.
-    pub fn new(config: Config, policies: Arc<PolicyHost>, telemetry: Arc<Telemetry>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        config: Config,
+        policies: Arc<PolicyHost>,
+        telemetry: Arc<Telemetry>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             fleet: Fleet::new(&config.pools),
             sessions: Sessions::new(config.sessions.clone()),
@@ -56,9 +61,9 @@ impl App {
     /// Takes a place among the requests in flight, or `None` when all are taken.
     pub fn admit(&self) -> Option<Place> {
         let limit = self.config.server.max_in_flight;
-        let taken = self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-            (count < limit).then_some(count + 1)
-        });
+        let taken = self
+            .in_flight
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < limit).then_some(count + 1));
         taken.ok().map(|_| {
             let gauge = self.telemetry.metrics.in_flight().clone();
             gauge.inc();

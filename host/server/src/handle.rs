@@ -99,7 +99,10 @@ mod tests {
     #[test]
     fn a_good_handle_is_forwarded_unchanged() {
         let handle = handle(GOOD).expect("good");
-        assert_eq!((handle.tokens, handle.cached_tokens, handle.engine_id.as_str()), (Some(58), Some(32), "e"));
+        assert_eq!(
+            (handle.tokens, handle.cached_tokens, handle.engine_id.as_str()),
+            (Some(58), Some(32), "e")
+        );
         assert_eq!(&*handle.into_json(), GOOD);
     }
 
@@ -107,14 +110,30 @@ mod tests {
     fn what_kills_or_hangs_an_engine_is_refused() {
         assert_eq!(handle("null").err(), Some(HandleError::Absent));
         let good: serde_json::Value = serde_json::from_str(GOOD).expect("valid");
-        for name in ["do_remote_prefill", "remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids"] {
-            for bad in [None, Some(serde_json::Value::Null), Some("".into()), Some(0.into()), Some(serde_json::json!([]))] {
+        for name in [
+            "do_remote_prefill",
+            "remote_engine_id",
+            "remote_request_id",
+            "remote_host",
+            "remote_port",
+            "remote_block_ids",
+        ] {
+            for bad in [
+                None,
+                Some(serde_json::Value::Null),
+                Some("".into()),
+                Some(0.into()),
+                Some(serde_json::json!([])),
+            ] {
                 let mut broken = good.clone();
                 match &bad {
                     None => drop(broken.as_object_mut().expect("object").remove(name)),
                     Some(value) => broken[name] = value.clone(),
                 }
-                assert!(matches!(handle(&broken.to_string()), Err(HandleError::Unusable(_))), "{name} = {bad:?}");
+                assert!(
+                    matches!(handle(&broken.to_string()), Err(HandleError::Unusable(_))),
+                    "{name} = {bad:?}"
+                );
             }
         }
         assert!(matches!(handle(r#"{"do_remote_prefill":true}"#), Err(HandleError::Unusable(_))));

@@ -45,7 +45,10 @@ impl Observer for PolicyEvents {
 
     fn removed(&self, name: &str, kept: bool) {
         if kept {
-            tracing::warn!(policy = name, "the default policy's file is gone: its last good version stays in force");
+            tracing::warn!(
+                policy = name,
+                "the default policy's file is gone: its last good version stays in force"
+            );
         } else {
             tracing::info!(policy = name, "policy removed");
         }

@@ -37,8 +37,14 @@ impl Endpoint {
 
 /// What a client must not set, since it steers engines or names what only the host knows: KV handles (an engine
 /// given a bad one hangs or exits), cache salts, request ids (push transfers match by them).
-const STRIPPED: [&str; 6] =
-    ["kv_transfer_params", "ec_transfer_params", "cache_salt", "request_id", "conversation_id", "conversation"];
+const STRIPPED: [&str; 6] = [
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "cache_salt",
+    "request_id",
+    "conversation_id",
+    "conversation",
+];
 
 /// Output tokens assumed when neither the client nor the pool says a limit.
 const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
@@ -202,7 +208,8 @@ fn unsplittable(members: &Members<'_>) -> Result<Option<&'static str>, ApiError>
     if let Some(prompt) = members.get("prompt") {
         let rest = prompt.get().trim_start_matches('[').len();
         let inner = prompt.get()[prompt.get().len() - rest..].trim_start();
-        let nested = prompt.get().starts_with('[') && (inner.starts_with('"') || prompt.get()[1..].trim_start().starts_with('['));
+        let nested = prompt.get().starts_with('[')
+            && (inner.starts_with('"') || prompt.get()[1..].trim_start().starts_with('['));
         if nested {
             return Ok(Some("prompt"));
         }
@@ -214,7 +221,10 @@ fn required<'a, T: serde::Deserialize<'a>>(members: &Members<'a>, name: &'static
     optional(members, name)?.ok_or_else(|| missing(name))
 }
 
-fn optional<'a, T: serde::Deserialize<'a>>(members: &Members<'a>, name: &'static str) -> Result<Option<T>, ApiError> {
+fn optional<'a, T: serde::Deserialize<'a>>(
+    members: &Members<'a>,
+    name: &'static str,
+) -> Result<Option<T>, ApiError> {
     members.read(name).map_err(|error| {
         // serde's position is within the member's own text and would mislead.
         let message = error.to_string();
@@ -251,22 +261,53 @@ mod tests {
             (Endpoint::Chat, "{}", Some("model"), "missing_required_parameter"),
             (Endpoint::Chat, r#"{"model":1,"messages":[]}"#, Some("model"), "invalid_type"),
             (Endpoint::Chat, r#"{"model":"m"}"#, Some("messages"), "missing_required_parameter"),
-            (Endpoint::Chat, r#"{"model":"m","messages":null}"#, Some("messages"), "missing_required_parameter"),
+            (
+                Endpoint::Chat,
+                r#"{"model":"m","messages":null}"#,
+                Some("messages"),
+                "missing_required_parameter",
+            ),
             (Endpoint::Chat, r#"{"model":"m","messages":"hi"}"#, Some("messages"), "invalid_type"),
             (Endpoint::Completions, r#"{"model":"m","prompt":{}}"#, Some("prompt"), "invalid_type"),
-            (Endpoint::Completions, r#"{"model":"m","prompt":"x","stream":1}"#, Some("stream"), "invalid_type"),
-            (Endpoint::Completions, r#"{"model":"m","prompt":"x","max_tokens":-1}"#, Some("max_tokens"), "invalid_type"),
-            (Endpoint::Completions, r#"{"model":"m","prompt":"x","conversation_id":7}"#, Some("conversation_id"), "invalid_type"),
-            (Endpoint::Completions, r#"{"model":"m","prompt":"x","conversation_id":""}"#, Some("conversation_id"), "invalid_value"),
+            (
+                Endpoint::Completions,
+                r#"{"model":"m","prompt":"x","stream":1}"#,
+                Some("stream"),
+                "invalid_type",
+            ),
+            (
+                Endpoint::Completions,
+                r#"{"model":"m","prompt":"x","max_tokens":-1}"#,
+                Some("max_tokens"),
+                "invalid_type",
+            ),
+            (
+                Endpoint::Completions,
+                r#"{"model":"m","prompt":"x","conversation_id":7}"#,
+                Some("conversation_id"),
+                "invalid_type",
+            ),
+            (
+                Endpoint::Completions,
+                r#"{"model":"m","prompt":"x","conversation_id":""}"#,
+                Some("conversation_id"),
+                "invalid_value",
+            ),
         ] {
             let error = parse(endpoint, body).expect_err(body);
-            assert_eq!((error.status.as_u16(), error.param.as_deref(), error.code), (400, param, code), "{body}");
+            assert_eq!(
+                (error.status.as_u16(), error.param.as_deref(), error.code),
+                (400, param, code),
+                "{body}"
+            );
         }
     }
 
     #[test]
     fn prefill_asks_for_one_unstreamed_token() {
-        let body = chat(r#","stream":true,"stream_options":{"include_usage":true},"min_tokens":5,"max_tokens":64,"temperature":0"#);
+        let body = chat(
+            r#","stream":true,"stream_options":{"include_usage":true},"min_tokens":5,"max_tokens":64,"temperature":0"#,
+        );
         let request = parse(Endpoint::Chat, &body).expect("valid");
         let prefill: serde_json::Value = serde_json::from_slice(&request.prefill_body()).expect("valid");
         assert_eq!(
@@ -292,7 +333,11 @@ mod tests {
             let sent = String::from_utf8(sent).expect("UTF-8");
             assert!(!sent.contains(r#":"x""#), "{sent}");
         }
-        assert!(String::from_utf8(request.body(Some("{\"ours\":1}"))).expect("UTF-8").contains(r#""kv_transfer_params":{"ours":1}"#));
+        assert!(
+            String::from_utf8(request.body(Some("{\"ours\":1}")))
+                .expect("UTF-8")
+                .contains(r#""kv_transfer_params":{"ours":1}"#)
+        );
     }
 
     #[test]
@@ -309,7 +354,7 @@ mod tests {
             (r#","prompt":["a","b"]"#, Some("prompt")),
             (r#","prompt":[[1,2],[3]]"#, Some("prompt")),
             (r#","prompt":[ 1, 2 ]"#, None),
-            (r#","prompt":"[["#, None),
+            (r##","prompt":"[[""##, None),
         ] {
             let body = format!(r#"{{"model":"m","prompt":"x"{extra}}}"#);
             let request = parse(Endpoint::Completions, &body).expect("valid");

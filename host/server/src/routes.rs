@@ -7,6 +7,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
 use sluice_core::health::State;
+use sluice_policy::{PolicyState, PolicyStatus};
 
 use crate::app::App;
 use crate::config::BUILTIN;
@@ -87,7 +88,7 @@ fn ready(app: &App) -> Response<ResponseBody> {
         .collect();
     let generation = app.policies.generation();
     let wanted = &app.config.policy.default;
-    let in_force = generation.default_policy().map_or(BUILTIN, |policy| policy.name());
+    let in_force = if generation.default_policy().is_some() { wanted.as_str() } else { BUILTIN };
     let body = json!({
         "ready": serves,
         "draining": app.is_draining(),
@@ -100,11 +101,16 @@ fn ready(app: &App) -> Response<ResponseBody> {
 
 fn policies(app: &App) -> Response<ResponseBody> {
     let generation = app.policies.generation();
+    // The built-in policy has no file to be missing.
+    let missing_builtin =
+        |status: &PolicyStatus| status.name == BUILTIN && status.state == PolicyState::Missing;
+    let policies: Vec<_> =
+        app.policies.status().into_iter().filter(|status| !missing_builtin(status)).collect();
     let body = json!({
         "generation": generation.number,
         "default": app.config.policy.default,
         "folder": app.config.policy.folder,
-        "policies": app.policies.status(),
+        "policies": policies,
     });
     json_response(StatusCode::OK, body.to_string())
 }

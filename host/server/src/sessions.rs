@@ -1,28 +1,33 @@
 //! The session store: conversations in memory, bounded by count and by time.
+//!
+//! A map holds the sessions; a queue holds one entry per turn, oldest first, and says who goes first, be it for
+//! age or for room. An entry that a later turn overtook is stale and passed over.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 use sluice_core::session::{Session, SessionKey, TurnRecord};
 
 use crate::config;
 
-/// Sessions looked at for one that makes room. Exact order would need a second index; of this many, the
-/// longest idle one goes.
-const EVICTION_CANDIDATES: usize = 16;
+/// Queue entries per session kept before stale ones are swept out: a busy conversation leaves one a turn.
+const ENTRIES_PER_SESSION: usize = 4;
 
 /// All conversations. Losing one costs reuse, never a right answer.
 #[derive(Debug)]
 pub struct Sessions {
     config: config::Sessions,
     sessions: DashMap<SessionKey, Session>,
+    order: Mutex<VecDeque<(u64, SessionKey)>>,
     evictions: AtomicUsize,
 }
 
 impl Sessions {
     /// An empty store.
     pub fn new(config: config::Sessions) -> Self {
-        Self { config, sessions: DashMap::new(), evictions: AtomicUsize::new(0) }
+        Self { config, sessions: DashMap::new(), order: Mutex::default(), evictions: AtomicUsize::new(0) }
     }
 
     /// A conversation as of its last turn, copied out; an expired one is not found.
@@ -31,19 +36,31 @@ impl Sessions {
         self.is_live(&session, now_ms).then(|| session.clone())
     }
 
-    /// A turn ended. Makes room first when the store is full.
+    /// A turn ended. The longest idle sessions make room when the store is full.
     pub fn end_turn(&self, key: SessionKey, turn: &TurnRecord, now_ms: u64) {
-        if self.sessions.len() >= self.config.max_sessions && !self.sessions.contains_key(&key) {
-            self.evict_one();
+        {
+            let mut entry = self.sessions.entry(key.clone()).or_default();
+            let before = (entry.turns > 0 && self.is_live(&entry, now_ms)).then(|| entry.clone());
+            *entry = Session::after(before.as_ref(), turn);
         }
-        let mut entry = self.sessions.entry(key).or_default();
-        let before = (entry.turns > 0 && self.is_live(&entry, now_ms)).then(|| entry.clone());
-        *entry = Session::after(before.as_ref(), turn);
+        let mut order = self.order();
+        order.push_back((turn.ended_at_ms, key));
+        while self.sessions.len() > self.config.max_sessions {
+            let Some(dropped) = self.drop_first(&mut order) else { break };
+            self.evictions.fetch_add(usize::from(dropped), Ordering::Relaxed);
+        }
+        if order.len() > self.config.max_sessions.saturating_mul(ENTRIES_PER_SESSION) {
+            order.retain(|(ended_at_ms, key)| self.is_newest(*ended_at_ms, key));
+        }
     }
 
     /// Drops what expired. Called now and then, so that idle sessions do not stay for ever.
     pub fn sweep(&self, now_ms: u64) {
-        self.sessions.retain(|_, session| self.is_live(session, now_ms));
+        let mut order = self.order();
+        let expired = |(ended_at_ms, _): &(u64, _)| now_ms.saturating_sub(*ended_at_ms) >= self.config.ttl_ms;
+        while order.front().is_some_and(expired) {
+            self.drop_first(&mut order);
+        }
     }
 
     /// How many are stored.
@@ -61,21 +78,22 @@ impl Sessions {
         self.evictions.load(Ordering::Relaxed)
     }
 
+    fn order(&self) -> MutexGuard<'_, VecDeque<(u64, SessionKey)>> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_live(&self, session: &Session, now_ms: u64) -> bool {
         now_ms.saturating_sub(session.ended_at_ms) < self.config.ttl_ms
     }
 
-    fn evict_one(&self) {
-        let oldest = self
-            .sessions
-            .iter()
-            .take(EVICTION_CANDIDATES)
-            .min_by_key(|entry| entry.value().ended_at_ms)
-            .map(|entry| entry.key().clone());
-        if let Some(key) = oldest {
-            self.sessions.remove(&key);
-            self.evictions.fetch_add(1, Ordering::Relaxed);
-        }
+    fn is_newest(&self, ended_at_ms: u64, key: &SessionKey) -> bool {
+        self.sessions.get(key).is_some_and(|session| session.ended_at_ms == ended_at_ms)
+    }
+
+    /// Takes the first entry off the queue, and its session unless a later turn overtook it. `None` when empty.
+    fn drop_first(&self, order: &mut VecDeque<(u64, SessionKey)>) -> Option<bool> {
+        let (ended_at_ms, key) = order.pop_front()?;
+        Some(self.sessions.remove_if(&key, |_, session| session.ended_at_ms == ended_at_ms).is_some())
     }
 }
 
@@ -137,6 +155,33 @@ mod tests {
             store.end_turn(key(&n.to_string(), "t"), &turn(n), n);
         }
         assert_eq!((store.len(), store.evictions()), (8, 92));
-        assert!(store.get(&key("99", "t"), 99).is_some());
+        assert!(
+            (92..100).all(|n| store.get(&key(&n.to_string(), "t"), 99).is_some()),
+            "the longest idle ones go"
+        );
+    }
+
+    #[test]
+    fn a_turn_keeps_a_session_from_going() {
+        let store = store(2);
+        store.end_turn(key("old", "t"), &turn(1), 1);
+        store.end_turn(key("idle", "t"), &turn(2), 2);
+        store.end_turn(key("old", "t"), &turn(3), 3);
+        store.end_turn(key("new", "t"), &turn(4), 4);
+        assert!(store.get(&key("old", "t"), 4).is_some() && store.get(&key("new", "t"), 4).is_some());
+        assert!(store.get(&key("idle", "t"), 4).is_none());
+    }
+
+    #[test]
+    fn the_queue_of_a_busy_conversation_is_bounded() {
+        let store = store(2);
+        for n in 0..1_000 {
+            store.end_turn(key("a", "t"), &turn(n), n);
+        }
+        assert!(store.order().len() <= 2 * ENTRIES_PER_SESSION + 1);
+        store.sweep(1_500);
+        assert_eq!(store.len(), 1, "stale entries expire, the session does not");
+        store.sweep(5_000);
+        assert!(store.is_empty());
     }
 }

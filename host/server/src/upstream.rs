@@ -75,8 +75,10 @@ impl Upstream {
         mut headers: HeaderMap,
     ) -> Result<Response<Incoming>, UpstreamError> {
         let broken = |cause: String| UpstreamError::Broken { worker: worker.to_string(), cause };
-        let uri: Uri = format!("{worker}{path}").parse().map_err(|error| broken(format!("bad address: {error}")))?;
-        let host = HeaderValue::from_str(&worker.authority).map_err(|error| broken(format!("bad host: {error}")))?;
+        let uri: Uri =
+            format!("{worker}{path}").parse().map_err(|error| broken(format!("bad address: {error}")))?;
+        let host =
+            HeaderValue::from_str(&worker.authority).map_err(|error| broken(format!("bad host: {error}")))?;
         headers.insert(HOST, host);
         if !body.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

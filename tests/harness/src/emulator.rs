@@ -45,7 +45,7 @@ impl Emulator {
             ["emulate", "--role", plan.role, "--model", &plan.model].map(str::to_owned).to_vec();
         arguments.extend(once_each(&plan.arguments));
         let (process, line) = Process::start(title, &arguments, folder).await?;
-        let Some(address) = address_after(&line, "serves on http://") else {
+        let Some(address) = address_after(&line, " on http://") else {
             return Err(HarnessError::NotStarted { title: title.to_owned(), why: line, log: process.log() });
         };
         let url = format!("http://{address}");

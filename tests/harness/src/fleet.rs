@@ -54,12 +54,11 @@ impl FleetPlan {
     /// Starts all of it and waits until the host is ready.
     pub async fn start(&self) -> Result<Fleet, HarnessError> {
         let folder = TempDir::with_prefix("sluice-engines-").map_err(HarnessError::io("make a folder"))?;
+        let names = self.names();
         let mut host = self.host.clone();
         let mut workers = Vec::new();
-        for plan in &self.emulators {
-            let number =
-                self.emulators[..workers.len()].iter().filter(|other| other.role == plan.role).count();
-            let emulator = Emulator::start(&format!("{}-{number}", plan.role), plan, folder.path()).await?;
+        for (plan, name) in self.emulators.iter().zip(&names) {
+            let emulator = Emulator::start(name, plan, folder.path()).await?;
             host = host.worker(plan.role, emulator.url());
             workers.push(emulator);
         }
@@ -68,7 +67,7 @@ impl FleetPlan {
         }
         let host = Host::start(&host, &self.policies).await?;
         host.until_ready().await?;
-        Ok(Fleet { host, workers, names: self.names(), _folder: folder })
+        Ok(Fleet { host, workers, names, _folder: folder })
     }
 
     fn names(&self) -> Vec<String> {

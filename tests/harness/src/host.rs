@@ -115,10 +115,13 @@ impl Host {
         self.process.log().contains(text)
     }
 
-    /// Waits until `/ready` says yes.
+    /// Waits until `/ready` says yes and every worker is up.
     pub async fn until_ready(&self) -> Result<(), HarnessError> {
         until("the host to be ready", READY_WITHIN, async || {
-            (self.client.get("/ready").await.ok()?.status == 200).then_some(())
+            let ready = self.client.get("/ready").await.ok()?;
+            let pools = ready.json()["pools"].as_array().cloned().unwrap_or_default();
+            let all_up = pools.iter().all(|pool| pool["up"] == pool["workers"]);
+            (ready.status == 200 && all_up).then_some(())
         })
         .await
     }

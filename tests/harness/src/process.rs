@@ -126,6 +126,20 @@ impl Drop for Process {
     }
 }
 
+/// Waits for SIGINT or SIGTERM. A tool that waits for it can end its children; one that is killed cannot.
+pub async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
 /// Runs `sluice` to its end.
 pub async fn run_to_end(arguments: &[&str], within: Duration) -> Result<Ended, HarnessError> {
     let mut command = Command::new(artifacts::binary()?);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use sha2::{Digest, Sha256};
+use sluice_harness::process::stop_signal;
 use sluice_harness::quantiles::quantile_ms;
 use sluice_harness::table::Table;
 use sluice_harness::{Ask, Client, Fleet, FleetPlan, PolicyFile, host};
@@ -70,7 +71,11 @@ enum End {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    match bench(&options).await {
+    let ended = tokio::select! {
+        ended = bench(&options) => ended,
+        () = stop_signal() => Err(anyhow::anyhow!("stopped before the end")),
+    };
+    match ended {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {

@@ -53,7 +53,8 @@ pub(crate) fn complain(text: &str) {
 
 /// Waits for SIGTERM or SIGINT.
 pub(crate) async fn stop_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         tracing::warn!("cannot listen for signals: this host stops only when killed");
         return std::future::pending().await;

@@ -65,7 +65,8 @@ struct Refusal {
 
 fn list(admin: SocketAddr) -> Result<ExitCode, String> {
     let cure = "is the host running? Its admin address is server.admin_listen; pass another with --admin";
-    let body = get(admin, "/admin/policies").map_err(|error| format!("cannot ask {admin}: {error}\n  cure: {cure}"))?;
+    let body = get(admin, "/admin/policies")
+        .map_err(|error| format!("cannot ask {admin}: {error}\n  cure: {cure}"))?;
     let listing: Listing =
         serde_json::from_str(&body).map_err(|error| format!("{admin} is no Sluice admin API: {error}"))?;
     let mut table = TextTable::new(&["policy", "state", "version", "digest", "KB", "why"]);
@@ -155,7 +156,8 @@ fn answer(answer: &TrialAnswer) -> String {
                         DecodeChoice::Now(row) => format!("row {row}"),
                         DecodeChoice::AfterPrefill => "bound after prefill".to_owned(),
                     };
-                    format!("prefill row {}, decode {decode}, {:?}{reason}", plan.prefill, plan.transfer).to_lowercase()
+                    format!("prefill row {}, decode {decode}, {:?}{reason}", plan.prefill, plan.transfer)
+                        .to_lowercase()
                 }
             }
         }
@@ -163,7 +165,9 @@ fn answer(answer: &TrialAnswer) -> String {
         TrialAnswer::Retention(Retention::UseDefault) | TrialAnswer::Renewal(Renewal::UseDefault) => {
             "use default".to_owned()
         }
-        TrialAnswer::Retention(Retention::Release) | TrialAnswer::Renewal(Renewal::Release) => "release".to_owned(),
+        TrialAnswer::Retention(Retention::Release) | TrialAnswer::Renewal(Renewal::Release) => {
+            "release".to_owned()
+        }
         TrialAnswer::Retention(Retention::Keep(keep)) => match keep.heartbeat_ms {
             Some(heartbeat_ms) => format!("keep {} ms, heartbeat each {heartbeat_ms} ms", keep.ttl_ms),
             None => format!("keep {} ms", keep.ttl_ms),

@@ -54,10 +54,11 @@ async fn host(config: Config) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let telemetry = Arc::new(Telemetry::default());
-    let policies = match PolicyHost::open(host_config(&config), Arc::new(PolicyEvents::new(telemetry.clone()))) {
-        Ok(policies) => policies,
-        Err(error) => return refuse(&policy_folder(&config, &error)),
-    };
+    let policies =
+        match PolicyHost::open(host_config(&config), Arc::new(PolicyEvents::new(telemetry.clone()))) {
+            Ok(policies) => policies,
+            Err(error) => return refuse(&policy_folder(&config, &error)),
+        };
     let _watcher = match policies.watch() {
         Ok(watcher) => watcher,
         Err(error) => return refuse(&policy_folder(&config, &error)),
@@ -148,7 +149,8 @@ fn host_config(config: &Config) -> HostConfig {
 
 /// One line a person or a script can wait for, with the ports that the system chose.
 fn announce(app: &App, clients: &TcpListener, operators: &TcpListener) {
-    let address = |listener: &TcpListener| listener.local_addr().map_or_else(|_| "?".to_owned(), |at| at.to_string());
+    let address =
+        |listener: &TcpListener| listener.local_addr().map_or_else(|_| "?".to_owned(), |at| at.to_string());
     say(&format!(
         "sluice {} serves on http://{}, admin on http://{}, policy {:?} from {}",
         env!("CARGO_PKG_VERSION"),

@@ -48,7 +48,8 @@ impl Fleet {
     /// The fleet as configured; nobody is up before the first probe.
     pub fn new(pools: &[config::Pool]) -> Self {
         let pools: Vec<_> = pools.iter().map(|pool| Arc::new(Pool::new(pool))).collect();
-        let by_model = pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
+        let by_model =
+            pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
         Self { pools, by_model }
     }
 
@@ -65,7 +66,8 @@ impl Fleet {
 
 impl Pool {
     fn new(config: &config::Pool) -> Self {
-        let workers: Vec<_> = config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker))).collect();
+        let workers: Vec<_> =
+            config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker))).collect();
         Self {
             config: config.clone(),
             workers,

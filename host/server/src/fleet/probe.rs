@@ -27,10 +27,14 @@ pub const PROBE_TIMEOUT: Duration = Duration::from_millis(2_000);
 /// The longest `/metrics` read, in bytes. vLLM's is about 100 KB.
 const METRICS_BYTES_AT_MOST: usize = 4 * 1024 * 1024;
 
-/// Starts a task per worker. Dropping the set ends them.
+/// Between publications of a pool's table: how old measured rates may be. A change of state does not wait for it.
+pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Starts a task per worker, and one per pool that publishes what they see. Dropping the set ends them.
 pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for pool in fleet.pools() {
+        tasks.spawn(publish(pool.clone()));
         for worker in &pool.workers {
             let probe = Probe {
                 pool: pool.clone(),
@@ -42,6 +46,13 @@ pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> 
         }
     }
     tasks
+}
+
+async fn publish(pool: Arc<Pool>) {
+    loop {
+        tokio::time::sleep(PUBLISH_INTERVAL).await;
+        pool.publish();
+    }
 }
 
 struct Probe {
@@ -80,7 +91,6 @@ impl Probe {
         if let Some(state) = self.pool.report(&self.worker, alive) {
             self.log_change(state);
         }
-        self.pool.publish();
         let up = self.worker.seen().health.state == State::Up;
         self.telemetry.metrics.worker_up(&self.pool.config.name, &self.worker.name, self.worker.role, up);
         up
@@ -155,7 +165,8 @@ impl Probe {
 
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {
         let asked = async {
-            let response = self.upstream.send(Method::GET, &self.worker.url, path, Vec::new(), Default::default());
+            let response =
+                self.upstream.send(Method::GET, &self.worker.url, path, Vec::new(), Default::default());
             let response = response.await.map_err(|error| error.to_string())?;
             let status = response.status();
             let body = crate::http::body::read(response.into_body(), limit_bytes).await;

@@ -58,7 +58,9 @@ pub fn parse(text: &str) -> Result<EngineMetrics, NotVllm> {
             }
             "vllm:nixl_bytes_transferred_sum" => metrics.totals.transferred_bytes += value,
             "vllm:nixl_xfer_time_seconds_sum" => metrics.totals.transfer_seconds += value,
-            "vllm:prompt_tokens_by_source_total" if label(labels, "source") == Some("external_kv_transfer") => {
+            "vllm:prompt_tokens_by_source_total"
+                if label(labels, "source") == Some("external_kv_transfer") =>
+            {
                 metrics.totals.external_prompt_tokens += value;
             }
             _ => {}

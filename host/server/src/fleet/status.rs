@@ -74,9 +74,10 @@ fn pool_status(pool: &Pool) -> PoolStatus {
     let workers: Vec<_> = pool.workers.iter().map(|worker| worker_status(worker)).collect();
     let missing = missing_roles(pool.config.mode, &workers);
     let block_tokens = pool.config.block_tokens;
-    let other_block_size = pool.workers.iter().find(|worker| {
-        worker.seen().engine_block_tokens.is_some_and(|engine| engine != block_tokens)
-    });
+    let other_block_size = pool
+        .workers
+        .iter()
+        .find(|worker| worker.seen().engine_block_tokens.is_some_and(|engine| engine != block_tokens));
     let note = missing.clone().or_else(|| {
         other_block_size.map(|worker| {
             format!("block_tokens = {block_tokens}, but worker {:?} has another block size", worker.name)

@@ -68,7 +68,10 @@ impl ApiError {
 
     /// The client's request cannot be served as it is.
     pub fn bad_request(param: Option<&str>, code: &'static str, message: impl Into<String>) -> Self {
-        Self { param: param.map(str::to_owned), ..Self::new(StatusCode::BAD_REQUEST, Blame::Client, code, message) }
+        Self {
+            param: param.map(str::to_owned),
+            ..Self::new(StatusCode::BAD_REQUEST, Blame::Client, code, message)
+        }
     }
 
     /// The same, telling when to try again.
@@ -118,7 +121,8 @@ mod tests {
             error.json(),
             r#"{"error":{"code":"model_not_found","message":"no such \"model\"","param":"model","type":"invalid_request_error"}}"#
         );
-        let busy = ApiError::new(StatusCode::TOO_MANY_REQUESTS, Blame::Host, "busy", "full").retry_after(1_001);
+        let busy =
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, Blame::Host, "busy", "full").retry_after(1_001);
         assert_eq!(busy.response().headers()[RETRY_AFTER], "2");
     }
 }

@@ -24,7 +24,11 @@ impl<'a> Members<'a> {
 
     /// The unparsed value of a member; `null` counts as absent.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
-        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| *value).filter(|value| value.get() != "null")
+        self.0
+            .iter()
+            .find(|(other, _)| other == name)
+            .map(|(_, value)| *value)
+            .filter(|value| value.get() != "null")
     }
 
     /// Whether a member is there, if only as `null`.

@@ -162,6 +162,24 @@ mod tests {
     }
 
     #[test]
+    fn recorded_streams_pass_unchanged() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/cases/vllm_sse");
+        let mut streams = 0;
+        for entry in std::fs::read_dir(folder).expect("recorded streams").flatten() {
+            if entry.path().extension().is_none_or(|extension| extension != "sse") {
+                continue;
+            }
+            let recorded = std::fs::read(entry.path()).expect("readable");
+            for step in [1, 7, 100, 1_460, recorded.len()] {
+                let relayed: Vec<u8> = cut(&recorded, step).into_iter().flat_map(without_internal).collect();
+                assert!(relayed == recorded, "{:?} changes when cut into pieces of {step}", entry.path());
+            }
+            streams += 1;
+        }
+        assert!(streams > 0, "no stream in {folder}");
+    }
+
+    #[test]
     fn internal_members_leave_and_nothing_else_changes() {
         for (event, expected) in [
             ("data: {\"id\":\"1\",\"choices\":[]}\n\n", "data: {\"id\":\"1\",\"choices\":[]}\n\n"),
@@ -169,7 +187,10 @@ mod tests {
                 "data: {\"id\":\"1\",\"kv_transfer_params\":{\"a\":[1]},\"choices\":[ ]}\n\n",
                 "data: {\"id\":\"1\",\"choices\":[ ]}\n\n",
             ),
-            ("data: {\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"x\":1}\n\n", "data: {\"x\":1}\n\n"),
+            (
+                "data: {\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"x\":1}\n\n",
+                "data: {\"x\":1}\n\n",
+            ),
             // Text that only mentions the name is the model's own and stays.
             (
                 "data: {\"choices\":[{\"text\":\"kv_transfer_params\"}]}\n\n",

@@ -35,10 +35,13 @@ pub(super) async fn relay(
         return Err(Failed::Final(dispatch::refusal(worker, Blame::Decode, head.status, &bytes)));
     }
     let (prefill, decode) = (turn.prefill.name.clone(), worker.name.clone());
-    let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let is_stream =
+        head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     if is_stream {
         let mut response = Response::new(ResponseBody::Right(Relay::placeholder()));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
         // Proxies in between must not hold a stream back.
         response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache"));
         response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -113,13 +116,16 @@ mod tests {
             bytes,
             r#"{"id":"x","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":58,"total_tokens":90,"completion_tokens":32}}"#
         );
-        let expected = AnswerEnd { prompt_tokens: Some(58), output_tokens: Some(32), finish: Some(Finish::Length) };
+        let expected =
+            AnswerEnd { prompt_tokens: Some(58), output_tokens: Some(32), finish: Some(Finish::Length) };
         assert_eq!(end, expected);
     }
 
     #[test]
     fn odd_answers_do_no_harm() {
-        for body in ["", "[]", "nonsense", r#"{"choices":7,"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#] {
+        for body in
+            ["", "[]", "nonsense", r#"{"choices":7,"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#]
+        {
             let (bytes, end) = finish_whole(Bytes::from_static(body.as_bytes()));
             assert_eq!((bytes.as_ref(), end), (body.as_bytes(), AnswerEnd::default()), "{body}");
         }

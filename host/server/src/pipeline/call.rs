@@ -7,6 +7,7 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use sluice_core::facts::Row;
 use sluice_core::session::{Session, SessionKey};
+use sluice_core::table::rows_without;
 use sluice_policy::Generation;
 use tokio::time::Instant;
 
@@ -60,7 +61,8 @@ impl<'a> Call<'a> {
         id: RequestId,
     ) -> Result<Self, ApiError> {
         let request = ClientRequest::parse(endpoint, headers, bytes)?;
-        let pool = app.fleet.pool(&request.model).cloned().ok_or_else(|| unknown_model(app, &request.model))?;
+        let pool =
+            app.fleet.pool(&request.model).cloned().ok_or_else(|| unknown_model(app, &request.model))?;
         let tenant = tenant(headers).into_owned();
         let session_key = request.conversation.as_ref().map(|conversation| SessionKey {
             tenant: tenant.clone(),
@@ -89,10 +91,13 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// The workers that could serve this request now: those that are up, and of them those that serve alone
-    /// when the request cannot be split.
-    pub fn table(&self) -> Result<Arc<Table>, ApiError> {
-        let table = self.pool.table();
+    /// The workers that could serve this request now: those that are up; without those that `failed` it, while
+    /// others can take their part; and only those that serve alone when it cannot be split.
+    pub fn table(&self, failed: &[u64]) -> Result<Arc<Table>, ApiError> {
+        let mut table = self.pool.table();
+        if !failed.is_empty() {
+            table = cut_down(table, &rows_without(&table.fleet, failed));
+        }
         let name = &self.pool.config.name;
         if table.fleet.is_empty() {
             let message = format!("no worker of pool {name:?} is up");
@@ -100,7 +105,7 @@ impl<'a> Call<'a> {
                 .retry_after(RETRY_AFTER_NO_WORKER_MS));
         }
         let Some(member) = self.request.unsplittable else { return Ok(table) };
-        let rows: Vec<Row> = super::facts::rows_that_serve_alone(&table.fleet);
+        let rows = super::facts::rows_that_serve_alone(&table.fleet);
         if rows.is_empty() {
             let message = format!(
                 "a request with this {member:?} cannot be split over prefill and decode, and no worker of pool \
@@ -108,7 +113,7 @@ impl<'a> Call<'a> {
             );
             return Err(ApiError::bad_request(Some(member), "unsplittable_request", message));
         }
-        Ok(if rows.len() == table.fleet.len() { table } else { Arc::new(table.select(&rows)) })
+        Ok(cut_down(table, &rows))
     }
 
     /// Headers of a leg.
@@ -121,7 +126,13 @@ impl<'a> Call<'a> {
     }
 
     /// Tells the client what was decided, if it asked.
-    pub fn tell(&self, decision: &Decision, prefill: &str, decode: &str, response: &mut Response<ResponseBody>) {
+    pub fn tell(
+        &self,
+        decision: &Decision,
+        prefill: &str,
+        decode: &str,
+        response: &mut Response<ResponseBody>,
+    ) {
         if !self.wants_decision {
             return;
         }
@@ -134,7 +145,10 @@ impl<'a> Call<'a> {
             decision.source.name(),
             decision.placement_name(),
         );
-        let visible: String = text.chars().map(|letter| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' }).collect();
+        let visible: String = text
+            .chars()
+            .map(|letter| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' })
+            .collect();
         if let Ok(value) = HeaderValue::try_from(visible) {
             response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), value);
         }
@@ -148,6 +162,10 @@ pub(super) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut
     if let Some(value) = value {
         response.insert(name, value);
     }
+}
+
+fn cut_down(table: Arc<Table>, rows: &[Row]) -> Arc<Table> {
+    if rows.len() == table.fleet.len() { table } else { Arc::new(table.select(rows)) }
 }
 
 fn forwarded(headers: &HeaderMap) -> HeaderMap {

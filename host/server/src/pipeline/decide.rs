@@ -68,8 +68,9 @@ impl Decision {
 pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiError> {
     let app = call.app;
     let started = app.clock.elapsed();
-    let loaded = call.generation.default_policy().cloned();
     let name = app.config.policy.default.as_str();
+    // The built-in one has no file: a `builtin.wasm` that lies about does not become it.
+    let loaded = call.generation.default_policy().filter(|_| name != BUILTIN).cloned();
     let (source, route) = match &loaded {
         None if name == BUILTIN => (Source::Builtin, None),
         None => {
@@ -88,7 +89,11 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
     app.telemetry.metrics.decision(&policy, source.name());
     let route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
     coerce_transfer(call, &route);
-    app.telemetry.metrics.phase(&call.pool.config.name, Phase::Decide, app.clock.elapsed().saturating_sub(started));
+    app.telemetry.metrics.phase(
+        &call.pool.config.name,
+        Phase::Decide,
+        app.clock.elapsed().saturating_sub(started),
+    );
     Ok(Decision { route, policy, version, generation: call.generation.number, source, loaded })
 }
 

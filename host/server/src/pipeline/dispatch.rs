@@ -55,7 +55,8 @@ pub(super) async fn send(
     };
     call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, reason);
     let message = format!("{} worker {:?}: {error}", blame.name(), worker.name);
-    Err(Failed::Retry { reason, error: ApiError::new(StatusCode::BAD_GATEWAY, blame, code, message) })
+    let error = ApiError::new(StatusCode::BAD_GATEWAY, blame, code, message);
+    Err(Failed::Retry { reason, worker: Some(worker.id), error })
 }
 
 /// Reads a whole answer within the request's time.
@@ -76,7 +77,7 @@ pub(super) async fn read(
     let told = ApiError::new(StatusCode::BAD_GATEWAY, blame, "worker_broke_off", message);
     Err(match error {
         ReadError::TooLong { .. } => Failed::Final(told),
-        ReadError::Broken(_) => Failed::Retry { reason: "broken", error: told },
+        ReadError::Broken(_) => Failed::Retry { reason: "broken", worker: Some(worker.id), error: told },
     })
 }
 
@@ -88,15 +89,19 @@ pub(super) fn refusal(worker: &Worker, blame: Blame, status: StatusCode, body: &
         #[serde(default)]
         param: Option<String>,
     }
-    let engine = Members::parse(body).ok().and_then(|members| members.read::<EngineError>("error").ok().flatten());
+    let engine =
+        Members::parse(body).ok().and_then(|members| members.read::<EngineError>("error").ok().flatten());
     let blame = if status.is_client_error() { Blame::Client } else { blame };
-    let status = if status.is_client_error() || status.is_server_error() { status } else { StatusCode::BAD_GATEWAY };
+    let status =
+        if status.is_client_error() || status.is_server_error() { status } else { StatusCode::BAD_GATEWAY };
     let code = match blame {
         Blame::Client => "refused_by_engine",
         _ => "engine_failed",
     };
     match engine {
-        Some(EngineError { message, param }) => ApiError { param, ..ApiError::new(status, blame, code, message) },
+        Some(EngineError { message, param }) => {
+            ApiError { param, ..ApiError::new(status, blame, code, message) }
+        }
         None => {
             let message = format!("{} worker {:?} answered {status}", worker.role.name(), worker.name);
             ApiError::new(status, blame, code, message)

@@ -44,6 +44,8 @@ enum Failed {
     Retry {
         /// Label in metrics.
         reason: &'static str,
+        /// Who failed, by id: the next attempt goes elsewhere if it can.
+        worker: Option<u64>,
         /// What the client is told then.
         error: ApiError,
     },
@@ -84,25 +86,29 @@ async fn run(
     let call = Call::read(app, endpoint, headers, bytes, id)?;
     record.pool(&call.pool.config.name);
     let mut attempt = 0;
+    let mut failed = Vec::new();
     loop {
         // 3. One picture of the fleet and of this request.
-        let table = call.table()?;
+        let table = call.table(&failed)?;
         let facts = facts::gather(&call, &table, attempt);
         // 4. and 5. One policy generation for the whole request decides; the answer is checked.
         let decision = decide::decide(&call, &facts)?;
         // 6. Do it.
         let outcome = match decision.route.placement {
-            Placement::Unified(row) => unified::run(&call, &table, facts, decision, row, attempt, record).await,
+            Placement::Unified(row) => {
+                unified::run(&call, &table, facts, decision, row, attempt, record).await
+            }
             Placement::Disaggregated(plan) => {
                 pull::run(&call, &table, facts, decision, plan, attempt, record).await
             }
         };
         // 7. happens where the answer ends: see `turn`.
-        let (reason, error) = match outcome {
+        let (reason, worker, error) = match outcome {
             Ok(response) => return Ok(response),
             Err(Failed::Final(error)) => return Err(error),
-            Err(Failed::Retry { reason, error }) => (reason, error),
+            Err(Failed::Retry { reason, worker, error }) => (reason, worker, error),
         };
+        failed.extend(worker);
         attempt += 1;
         if attempt == ATTEMPTS_AT_MOST {
             return Err(error);
@@ -119,7 +125,9 @@ async fn read_body(app: &App, incoming: Incoming) -> Result<bytes::Bytes, ApiErr
             "request_too_large",
             format!("the body is longer than {limit_bytes} bytes (server.max_body_bytes)"),
         ),
-        ReadError::Broken(cause) => ApiError::bad_request(None, "body_broken", format!("the body broke off: {cause}")),
+        ReadError::Broken(cause) => {
+            ApiError::bad_request(None, "body_broken", format!("the body broke off: {cause}"))
+        }
     })
 }
 
@@ -135,7 +143,10 @@ fn busy(app: &App) -> ApiError {
 }
 
 /// The worker behind a row. The row was checked against this very table, so this fails only by our own fault.
-fn worker_at(table: &crate::fleet::Table, row: sluice_core::facts::Row) -> Result<Arc<crate::fleet::Worker>, Failed> {
+fn worker_at(
+    table: &crate::fleet::Table,
+    row: sluice_core::facts::Row,
+) -> Result<Arc<crate::fleet::Worker>, Failed> {
     table.workers.get(row as usize).cloned().ok_or_else(|| {
         let message = format!("row {row} is not in a table of {} workers", table.workers.len());
         Failed::Final(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, Blame::Host, "internal", message))

@@ -56,9 +56,13 @@ pub(super) async fn run(
         None => bind_late(call, table, &facts, &decision, plan.prefill, &prefill)?,
     };
     let worker = booking.worker().clone();
+    let had_handle = prefill.handle.is_some();
     let body = decode_body(call, &prefill_worker, prefill.handle, prefill.good_until)?;
-    let turn = Turn::start(call, facts, decision, row, booking).prefilled_by(prefill_worker, prefill.prompt_tokens);
-    let response = dispatch::send(call, &worker, Blame::Decode, body, attempt).await?;
+    let turn =
+        Turn::start(call, facts, decision, row, booking).prefilled_by(prefill_worker, prefill.prompt_tokens);
+    let sent = dispatch::send(call, &worker, Blame::Decode, body, attempt).await;
+    // The decode worker may never have seen the handle: the prefill worker then keeps the blocks for the lease.
+    let response = sent.inspect_err(|_| strand(call, had_handle))?;
     answer::relay(call, turn, &worker, response, record).await
 }
 
@@ -87,7 +91,8 @@ async fn prefill(
     let took = answered.saturating_sub(dispatched);
     call.app.telemetry.metrics.phase(&call.pool.config.name, Phase::Prefill, took);
     let usage = members.read::<Usage>("usage").ok().flatten();
-    let prompt_tokens = handle.as_ref().and_then(|handle| handle.tokens).or(usage.as_ref().map(|usage| usage.prompt_tokens));
+    let prompt_tokens =
+        handle.as_ref().and_then(|handle| handle.tokens).or(usage.as_ref().map(|usage| usage.prompt_tokens));
     observe_rate(worker, facts, cached, backlog_tokens, handle.as_ref(), prompt_tokens, took);
     let lease_ms = call.pool.config.kv_lease_ms.saturating_sub(HOLD_MARGIN_MS);
     Ok(Prefill { handle, prompt_tokens, took, good_until: answered + Duration::from_millis(lease_ms) })
@@ -132,7 +137,10 @@ fn take_handle(call: &Call<'_>, worker: &Worker, members: &Members<'_>) -> Optio
     telemetry.metrics.transfer(pool, what);
     telemetry.metrics.fallback(pool, "transfer_missing");
     telemetry.warn_once(&format!("handle {pool} {} {what}", worker.name), || {
-        format!("no KV moves from worker {:?} of pool {pool:?}, decode computes prompts again: {error}", worker.name)
+        format!(
+            "no KV moves from worker {:?} of pool {pool:?}, decode computes prompts again: {error}",
+            worker.name
+        )
     });
     None
 }
@@ -140,7 +148,10 @@ fn take_handle(call: &Call<'_>, worker: &Worker, members: &Members<'_>) -> Optio
 fn book_decode(table: &Table, facts: &Facts, row: Row) -> Result<Booking, Failed> {
     let worker = super::worker_at(table, row)?;
     let request = &facts.request;
-    Ok(Booking::new(worker, Share::decode(request.prompt_tokens, request.max_output_tokens, facts.block_tokens)))
+    Ok(Booking::new(
+        worker,
+        Share::decode(request.prompt_tokens, request.max_output_tokens, facts.block_tokens),
+    ))
 }
 
 /// Late binding: fresh loads, the same rows.
@@ -154,7 +165,12 @@ fn bind_late(
 ) -> Result<(Row, Booking), Failed> {
     let now = call.app.clock.elapsed();
     let table = table.marked_against(&call.pool.table());
-    let mut facts = Facts { fleet: table.fleet.clone(), load: table.load(), now_ms: call.app.clock.wall_ms(), ..facts.clone() };
+    let mut facts = Facts {
+        fleet: table.fleet.clone(),
+        load: table.load(),
+        now_ms: call.app.clock.wall_ms(),
+        ..facts.clone()
+    };
     if let Some(tokens) = prefill.prompt_tokens {
         facts.request.prompt_tokens = tokens;
         facts.request.prompt_tokens_exact = true;
@@ -169,7 +185,7 @@ fn bind_late(
         strand(call, prefill.handle.is_some());
         let message = format!("no decode worker of pool {:?} is up any more", call.pool.config.name);
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message);
-        Failed::Retry { reason: "no_decode_worker", error }
+        Failed::Retry { reason: "no_decode_worker", worker: None, error }
     })?;
     Ok((row, book_decode(&table, &facts, row)?))
 }
@@ -185,9 +201,10 @@ fn decode_body(
     let pool = &call.pool.config.name;
     if call.app.clock.elapsed() >= good_until {
         call.app.telemetry.metrics.transfer(pool, "expired");
-        let message = format!("the KV blocks on prefill worker {:?} expired before decode began", prefill_worker.name);
+        let message =
+            format!("the KV blocks on prefill worker {:?} expired before decode began", prefill_worker.name);
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "handle_expired", message);
-        return Err(Failed::Retry { reason: "handle_expired", error });
+        return Err(Failed::Retry { reason: "handle_expired", worker: None, error });
     }
     call.app.telemetry.metrics.transfer(pool, "dispatched");
     Ok(call.request.body(Some(&handle.into_json())))

@@ -68,7 +68,10 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
             let Some(running) = &mut self.0 else { return Poll::Ready(None) };
             if running.deadline.as_mut().poll(context).is_ready() {
@@ -139,7 +142,9 @@ impl Relay {
             return None;
         }
         let end = running.answer_end();
-        running.turn.finish(AnswerEnd { finish: end.finish.or(Some(Finish::Other)), ..end }, &mut running.record);
+        running
+            .turn
+            .finish(AnswerEnd { finish: end.finish.or(Some(Finish::Other)), ..end }, &mut running.record);
         None
     }
 
@@ -149,7 +154,9 @@ impl Relay {
         let worker = running.turn.booking.worker().name.clone();
         let (kind, code, what) = match cut {
             Cut::Broken => ("broken", "stream_broken", "broke the stream off"),
-            Cut::TimedOut => ("timeout", "timeout", "did not end its stream within server.request_timeout_ms"),
+            Cut::TimedOut => {
+                ("timeout", "timeout", "did not end its stream within server.request_timeout_ms")
+            }
             Cut::TooLong => ("garbage", "stream_garbage", "sent an event that is too long"),
         };
         let message = format!("decode worker {worker:?} {what}; the answer is incomplete");

@@ -34,7 +34,14 @@ impl Record {
     /// A request came. Unless told otherwise, it ends as cancelled.
     pub(super) fn start(app: &Arc<App>, endpoint: Endpoint) -> Self {
         let started = app.clock.elapsed();
-        Self { app: app.clone(), endpoint, pool: "none".to_owned(), started, outcome: Some("cancelled"), place: None }
+        Self {
+            app: app.clone(),
+            endpoint,
+            pool: "none".to_owned(),
+            started,
+            outcome: Some("cancelled"),
+            place: None,
+        }
     }
 
     pub(super) fn hold(&mut self, place: Place) {

@@ -4,12 +4,12 @@ use hyper::Response;
 use sluice_core::facts::{Facts, Row};
 use sluice_core::load::Share;
 
+use super::Failed;
 use super::answer;
 use super::call::Call;
 use super::decide::Decision;
 use super::dispatch;
 use super::turn::{Record, Turn};
-use super::Failed;
 use crate::fleet::{Booking, Table};
 use crate::http::body::ResponseBody;
 use crate::http::error::Blame;

@@ -14,8 +14,8 @@ use sluice_core::facts::Role;
 
 /// From 5 us to 10 s: covers a policy call as well as a long prefill.
 const SECONDS: [f64; 20] = [
-    0.000_005, 0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
-    5.0, 10.0, 30.0, 60.0,
+    0.000_005, 0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+    0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -58,21 +58,50 @@ impl Default for Metrics {
         Self {
             requests: register!("requests", "Requests by pool, endpoint and outcome", Family::default()),
             decisions: register!("decisions", "Routing decisions by policy and kind", Family::default()),
-            policy_faults: register!("policy_faults", "Calls of a policy that failed, by policy, hook and kind", Family::default()),
-            fallbacks: register!("fallbacks", "Requests served otherwise than decided, by pool and reason", Family::default()),
-            leg_failures: register!("leg_failures", "Legs that failed, by pool, worker and kind", Family::default()),
+            policy_faults: register!(
+                "policy_faults",
+                "Calls of a policy that failed, by policy, hook and kind",
+                Family::default()
+            ),
+            fallbacks: register!(
+                "fallbacks",
+                "Requests served otherwise than decided, by pool and reason",
+                Family::default()
+            ),
+            leg_failures: register!(
+                "leg_failures",
+                "Legs that failed, by pool, worker and kind",
+                Family::default()
+            ),
             retries: register!("retries", "Attempts after the first, by pool and reason", Family::default()),
-            transfers: register!("transfers", "Prefill legs by pool and what became of their KV handle", Family::default()),
-            coerced: register!("transfer_mode_coerced", "Decisions for a transfer mode that the pool has not, by pool and mode", Family::default()),
+            transfers: register!(
+                "transfers",
+                "Prefill legs by pool and what became of their KV handle",
+                Family::default()
+            ),
+            coerced: register!(
+                "transfer_mode_coerced",
+                "Decisions for a transfer mode that the pool has not, by pool and mode",
+                Family::default()
+            ),
             policy_swaps: register!("policy_swaps", "Policy sets put in force", Counter::default()),
-            policy_refusals: register!("policy_refusals", "Policy files refused, by policy", Family::default()),
+            policy_refusals: register!(
+                "policy_refusals",
+                "Policy files refused, by policy",
+                Family::default()
+            ),
             generation: register!("policy_generation", "Number of the policy set in force", Gauge::default()),
             in_flight: register!("in_flight_requests", "Requests being served", Gauge::default()),
             sessions: register!("sessions", "Conversations remembered", Gauge::default()),
             worker_up: register!("worker_up", "1 while a worker takes work", Family::default()),
             phase: {
                 let phase = Family::new_with_constructor(histogram as fn() -> Histogram);
-                registry.register_with_unit("phase", "Time spent, by pool and phase", Unit::Seconds, phase.clone());
+                registry.register_with_unit(
+                    "phase",
+                    "Time spent, by pool and phase",
+                    Unit::Seconds,
+                    phase.clone(),
+                );
                 phase
             },
             registry: Mutex::new(registry),
@@ -110,7 +139,13 @@ impl Phase {
 impl Metrics {
     /// A request ended.
     pub fn request(&self, pool: &str, endpoint: &str, outcome: &str) {
-        self.requests.get_or_create(&[("pool", pool.into()), ("endpoint", endpoint.into()), ("outcome", outcome.into())]).inc();
+        self.requests
+            .get_or_create(&[
+                ("pool", pool.into()),
+                ("endpoint", endpoint.into()),
+                ("outcome", outcome.into()),
+            ])
+            .inc();
     }
 
     /// A decision was taken: `kind` is route, default, reject or fault.
@@ -132,7 +167,9 @@ impl Metrics {
 
     /// A leg failed.
     pub fn leg_failure(&self, pool: &str, worker: &str, kind: &str) {
-        self.leg_failures.get_or_create(&[("pool", pool.into()), ("worker", worker.into()), ("kind", kind.into())]).inc();
+        self.leg_failures
+            .get_or_create(&[("pool", pool.into()), ("worker", worker.into()), ("kind", kind.into())])
+            .inc();
     }
 
     /// Another attempt is made.
