@@ -96,7 +96,8 @@ impl<'a> Call<'a> {
     pub fn table(&self, failed: &[u64]) -> Result<Arc<Table>, ApiError> {
         let mut table = self.pool.table();
         if !failed.is_empty() {
-            table = cut_down(table, &rows_without(&table.fleet, failed));
+            let rows = rows_without(&table.fleet, failed);
+            table = cut_down(table, &rows);
         }
         let name = &self.pool.config.name;
         if table.fleet.is_empty() {
