@@ -50,6 +50,7 @@ lint: setup ## Format, clippy and docs, warnings are errors
 .PHONY: deny
 deny: ## Licences, bans and sources of all dependencies (installs cargo-deny if missing)
 	command -v cargo-deny >/dev/null || cargo install --locked --quiet cargo-deny
+	cargo fetch --locked --quiet
 	cargo deny --offline check licenses bans sources
 
 .PHONY: test

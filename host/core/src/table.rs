@@ -41,9 +41,8 @@ pub fn select_load(load: &LoadColumns, rows: &[Row]) -> LoadColumns {
 /// their role. A worker that failed once may still be the only one there is.
 pub fn rows_without(fleet: &FleetColumns, failed: &[u64]) -> Vec<Row> {
     let has_failed = |row: usize| failed.contains(&fleet.id[row]);
-    let replaceable = |row: usize| {
-        (0..fleet.len()).any(|other| fleet.role[other] == fleet.role[row] && !has_failed(other))
-    };
+    let replaceable =
+        |row: usize| (0..fleet.len()).any(|other| fleet.role[other] == fleet.role[row] && !has_failed(other));
     (0..fleet.len()).filter(|row| !has_failed(*row) || !replaceable(*row)).map(|row| row as Row).collect()
 }
 

@@ -59,6 +59,7 @@ impl<'a> Call<'a> {
         headers: &HeaderMap,
         bytes: &'a [u8],
         id: RequestId,
+        deadline: Instant,
     ) -> Result<Self, ApiError> {
         let request = ClientRequest::parse(endpoint, headers, bytes)?;
         let pool =
@@ -79,7 +80,7 @@ impl<'a> Call<'a> {
             headers: forwarded(headers),
             arrived: app.clock.elapsed(),
             arrived_wall_ms,
-            deadline: Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms),
+            deadline,
             wants_decision: headers.contains_key(DECISION_HEADER),
             app,
             pool,

@@ -11,14 +11,17 @@ mod turn;
 mod unified;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use sluice_core::verdict::Placement;
+use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::http::body::{self, ReadError, ResponseBody};
 use crate::http::error::{ApiError, Blame};
+use crate::ids::RequestId;
 use crate::request::Endpoint;
 use call::Call;
 use turn::Record;
@@ -60,10 +63,7 @@ pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming
         None => Err(busy(app)),
         Some(place) => {
             record.hold(place);
-            match read_body(app, incoming).await {
-                Ok(bytes) => run(app, endpoint, &head.headers, &bytes, id, &mut record).await,
-                Err(error) => Err(error),
-            }
+            run(app, endpoint, &head.headers, incoming, id, &mut record).await
         }
     };
     let mut response = served.unwrap_or_else(|error| {
@@ -78,28 +78,30 @@ async fn run(
     app: &Arc<App>,
     endpoint: Endpoint,
     headers: &HeaderMap,
-    bytes: &[u8],
-    id: crate::ids::RequestId,
+    incoming: Incoming,
+    id: RequestId,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, ApiError> {
+    let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
+    let bytes = read_body(app, incoming, deadline).await?;
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
-    let call = Call::read(app, endpoint, headers, bytes, id)?;
+    let call = &Call::read(app, endpoint, headers, &bytes, id, deadline)?;
     record.pool(&call.pool.config.name);
     let mut attempt = 0;
     let mut failed = Vec::new();
     loop {
         // 3. One picture of the fleet and of this request.
         let table = call.table(&failed)?;
-        let facts = facts::gather(&call, &table, attempt);
+        let facts = facts::gather(call, &table, attempt);
         // 4. and 5. One policy generation for the whole request decides; the answer is checked.
-        let decision = decide::decide(&call, &facts)?;
+        let decision = decide::decide(call, &facts)?;
         // 6. Do it.
         let outcome = match decision.route.placement {
             Placement::Unified(row) => {
-                unified::run(&call, &table, facts, decision, row, attempt, record).await
+                unified::run(call, &table, facts, decision, row, attempt, record).await
             }
             Placement::Disaggregated(plan) => {
-                pull::run(&call, &table, facts, decision, plan, attempt, record).await
+                pull::run(call, &table, facts, decision, plan, attempt, record).await
             }
         };
         // 7. happens where the answer ends: see `turn`.
@@ -113,12 +115,21 @@ async fn run(
         if attempt == ATTEMPTS_AT_MOST {
             return Err(error);
         }
-        app.telemetry.metrics.retry(&call.pool.config.name, reason);
+        call.app.telemetry.metrics.retry(&call.pool.config.name, reason);
     }
 }
 
-async fn read_body(app: &App, incoming: Incoming) -> Result<bytes::Bytes, ApiError> {
-    body::read(incoming, app.config.server.max_body_bytes).await.map_err(|error| match error {
+async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<bytes::Bytes, ApiError> {
+    let read = timeout_at(deadline, body::read(incoming, app.config.server.max_body_bytes)).await;
+    let error = match read {
+        Ok(Ok(bytes)) => return Ok(bytes),
+        Ok(Err(error)) => error,
+        Err(_) => {
+            let message = "the body did not arrive within server.request_timeout_ms";
+            return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Blame::Client, "body_too_slow", message));
+        }
+    };
+    Err(match error {
         ReadError::TooLong { limit_bytes } => ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             Blame::Client,
