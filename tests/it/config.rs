@@ -99,7 +99,9 @@ async fn a_policy_folder_that_is_missing_or_everybodys_is_told() {
 async fn a_missing_file_is_told() {
     let folder = folder();
     let missing = folder.path().join("absent.toml").display().to_string();
-    for command in [&["serve", "--config", missing.as_str()][..], &["check-config", missing.as_str()]] {
+    for command in
+        [&["serve", "--config", missing.as_str()][..], &["check-config", "--config", missing.as_str()]]
+    {
         let ended = run_to_end(command, SOON).await.unwrap();
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
         assert!(ended.stderr.contains(&missing), "{}", ended.stderr);
@@ -112,11 +114,11 @@ async fn check_config_says_what_serve_would() {
     let config = folder.path().join("sluice.toml");
     fs::write(&config, pull().toml()).unwrap();
     let shown = config.display().to_string();
-    let good = run_to_end(&["check-config", &shown], SOON).await.unwrap();
+    let good = run_to_end(&["check-config", "--config", &shown], SOON).await.unwrap();
     assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""));
     assert!(good.stdout.contains("1 pools, 2 workers"), "{}", good.stdout);
     fs::write(&config, HostPlan::new(Mode::Unified).toml()).unwrap();
-    let bad = run_to_end(&["check-config", &shown], SOON).await.unwrap();
+    let bad = run_to_end(&["check-config", "--config", &shown], SOON).await.unwrap();
     assert_eq!(bad.code, Some(2));
     assert!(bad.stderr.contains("cure: ") && bad.stdout.is_empty(), "{}", bad.stderr);
 }

@@ -102,6 +102,39 @@ impl FleetColumns {
     pub fn is_empty(&self) -> bool {
         self.id.is_empty()
     }
+
+    /// The role of a row, or `None` when the row is out of range.
+    pub fn role(&self, row: Row) -> Option<Role> {
+        self.role.get(row as usize).and_then(|number| Role::from_wire(*number))
+    }
+
+    /// Whether a row has all the given [`ability`] bits.
+    pub fn can(&self, row: Row, bits: u16) -> bool {
+        self.abilities.get(row as usize).is_some_and(|have| have & bits == bits)
+    }
+
+    /// Whether one worker can serve a request alone.
+    pub fn serves_alone(&self, row: Row) -> bool {
+        match self.role(row) {
+            Some(Role::Unified) => true,
+            Some(Role::Decode) => self.can(row, ability::CAN_PREFILL),
+            _ => false,
+        }
+    }
+
+    /// Whether these rows can serve a request: one of them alone, or two of them as a pair.
+    pub fn can_serve(&self, rows: &[Row]) -> bool {
+        let group = |row: &Row| self.group.get(*row as usize);
+        let of_role = |role| rows.iter().filter(move |row| self.role(**row) == Some(role));
+        rows.iter().any(|row| self.serves_alone(*row))
+            || of_role(Role::Prefill)
+                .any(|prefill| of_role(Role::Decode).any(|decode| group(prefill) == group(decode)))
+    }
+
+    /// All rows, in table order.
+    pub fn rows(&self) -> impl Iterator<Item = Row> + use<> {
+        0..self.len() as Row
+    }
 }
 
 /// What the host books per request, copied out at the moment of the decision. Same rows as [`FleetColumns`].
@@ -210,23 +243,19 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The role of a row, or `None` when the row is out of range.
+    /// See [`FleetColumns::role`].
     pub fn role(&self, row: Row) -> Option<Role> {
-        self.fleet.role.get(row as usize).and_then(|number| Role::from_wire(*number))
+        self.fleet.role(row)
     }
 
-    /// Whether a row has all the given [`ability`] bits.
+    /// See [`FleetColumns::can`].
     pub fn can(&self, row: Row, bits: u16) -> bool {
-        self.fleet.abilities.get(row as usize).is_some_and(|have| have & bits == bits)
+        self.fleet.can(row, bits)
     }
 
-    /// Whether one worker can serve a request alone.
+    /// See [`FleetColumns::serves_alone`].
     pub fn serves_alone(&self, row: Row) -> bool {
-        match self.role(row) {
-            Some(Role::Unified) => true,
-            Some(Role::Decode) => self.can(row, ability::CAN_PREFILL),
-            _ => false,
-        }
+        self.fleet.serves_alone(row)
     }
 
     /// Rows of one role, in table order.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Probes in a row that must fail before a worker is down. One lost probe is noise; two are a second of silence.
+/// Probes in a row that must fail before a worker is down. One lost probe is noise.
 pub const FAILED_PROBES_TO_DOWN: u32 = 2;
 
 /// What is believed of a worker.

@@ -85,7 +85,7 @@ pub struct Load {
 /// Joins bookings (exact, of this moment, this host's alone) with a scrape (everybody's, some time old): what
 /// the scrape saw beyond our own bookings of then is other clients' work, and is taken to go on.
 pub fn load_now(scraped: &Scraped, booked_requests: u32, booked_kv_blocks: u32) -> Load {
-    let foreign = (scraped.running + scraped.waiting).saturating_sub(scraped.booked_requests);
+    let foreign = scraped.running.saturating_add(scraped.waiting).saturating_sub(scraped.booked_requests);
     let requests = booked_requests.saturating_add(foreign);
     let waiting = scraped.waiting.min(requests);
     let booked_since = booked_kv_blocks.saturating_sub(scraped.booked_kv_blocks);
@@ -137,5 +137,8 @@ mod tests {
         assert_eq!(load_now(&scraped, 6, 50), Load { running: 8, waiting: 2, kv_blocks_free: 20 });
         assert_eq!(load_now(&scraped, 0, 0), Load { running: 2, waiting: 2, kv_blocks_free: 70 });
         assert_eq!(load_now(&Scraped::default(), 2, 8), Load { running: 2, waiting: 0, kv_blocks_free: 0 });
+        // An engine may say anything.
+        let absurd = Scraped { running: u32::MAX, waiting: u32::MAX, ..Scraped::default() };
+        assert_eq!(load_now(&absurd, 2, 8), Load { running: 0, waiting: u32::MAX, kv_blocks_free: 0 });
     }
 }

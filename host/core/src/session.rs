@@ -54,7 +54,7 @@ pub struct Session {
     pub prompt_tokens: u32,
     /// Tokens generated in the last turn.
     pub output_tokens: u32,
-    /// When the last turn ended.
+    /// When the last turn ended, by the caller's clock; one that does not step, or gaps are wrong.
     pub ended_at_ms: u64,
     gaps: Gaps,
 }
@@ -124,33 +124,31 @@ impl Session {
         }
     }
 
-    /// Leading tokens of a prompt that each worker is believed to have, from the last turn alone: the prefill
-    /// worker computed its prompt; the decode worker has its prompt and all but the last generated token.
-    /// Whole blocks only, since engines cache whole blocks. Nothing, unless the text continues the last turn's.
-    pub fn cached_tokens(&self, fleet: &FleetColumns, text: &[u8], block_tokens: u32) -> Vec<u32> {
+    /// Whether a prompt's text goes on where the last turn's prompt ended. Hashes as much text as that one had.
+    pub fn is_continued_by(&self, text: &[u8]) -> bool {
+        self.prompt_tokens > 0 && self.prompt.is_prefix_of(text)
+    }
+
+    /// Leading tokens that each worker is believed to have of a prompt that continues this session
+    /// ([`Self::is_continued_by`]), from the last turn alone: the prefill worker computed its prompt, the decode
+    /// worker fetched it. Whole blocks only, since engines cache whole blocks. What the decode worker generated is
+    /// rendered and tokenised again by the client's next turn, which may differ: it is not claimed.
+    pub fn cached_tokens(&self, fleet: &FleetColumns, block_tokens: u32) -> Vec<u32> {
         let mut cached = vec![0; fleet.len()];
-        if self.prompt_tokens == 0 || !self.prompt.is_prefix_of(text) {
-            return cached;
-        }
-        let whole_blocks = |tokens: u32| tokens - tokens % block_tokens.max(1);
-        // The generated text is rendered and tokenised again by the client's next turn, which may differ from
-        // what the decode worker holds; only the prompt's part is claimed for it.
         for id in [self.last_prefill, self.holder].into_iter().flatten() {
             if let Some(row) = fleet.id.iter().position(|other| *other == id) {
-                cached[row] = whole_blocks(self.prompt_tokens);
+                cached[row] = self.prompt_tokens - self.prompt_tokens % block_tokens.max(1);
             }
         }
         cached
     }
 
-    /// Tokens a prompt most likely has: those the engine counted for the part it shares with the last turn,
-    /// and an estimate for the rest.
-    pub fn prompt_tokens(&self, text: &[u8], estimate: impl Fn(usize) -> u32) -> u32 {
-        if self.prompt_tokens > 0 && self.prompt.is_prefix_of(text) {
-            let rest = text.len() - self.prompt.bytes;
-            self.prompt_tokens.saturating_add(if rest == 0 { 0 } else { estimate(rest) })
-        } else {
-            estimate(text.len())
+    /// Tokens that a prompt of `bytes` that continues this session most likely has: those that the engine counted
+    /// for the part it shares with the last turn, and an estimate for the rest.
+    pub fn prompt_tokens(&self, bytes: usize, estimate: impl Fn(usize) -> u32) -> u32 {
+        match bytes.saturating_sub(self.prompt.bytes) {
+            0 => self.prompt_tokens,
+            rest => self.prompt_tokens.saturating_add(estimate(rest)),
         }
     }
 }
@@ -210,26 +208,33 @@ mod tests {
     }
 
     #[test]
-    fn cached_tokens_need_a_text_that_continues() {
+    fn a_text_continues_only_what_it_begins_with() {
+        let session = Session::after(None, &turn("once upon a time", 0, 1));
+        for (text, expected) in [
+            ("once upon a time", true),
+            ("once upon a time there was", true),
+            ("once upon a tim", false),
+            ("twice upon a time there was", false),
+        ] {
+            assert_eq!(session.is_continued_by(text.as_bytes()), expected, "{text}");
+        }
+        let uncounted = Session::after(None, &TurnRecord { prompt_tokens: 0, ..turn("once", 0, 1) });
+        assert!(!uncounted.is_continued_by(b"once upon"));
+    }
+
+    #[test]
+    fn workers_of_the_last_turn_have_its_prompt_in_whole_blocks() {
         let session = Session::after(None, &turn("once upon a time", 0, 1));
         let fleet = table(&[prefill(), decode(), prefill()]).fleet;
-        for (text, expected) in [
-            ("once upon a time", [32, 32, 0]),
-            ("once upon a time there was", [32, 32, 0]),
-            ("once upon a tim", [0, 0, 0]),
-            ("twice upon a time there was", [0, 0, 0]),
-        ] {
-            assert_eq!(session.cached_tokens(&fleet, text.as_bytes(), 16), expected, "{text}");
-        }
+        assert_eq!(session.cached_tokens(&fleet, 16), [32, 32, 0]);
     }
 
     #[test]
     fn a_prompt_is_sized_by_its_known_part() {
         let session = Session::after(None, &turn("abcd", 0, 1));
         let estimate = |bytes: usize| bytes as u32;
-        assert_eq!(session.prompt_tokens(b"abcd", estimate), 40);
-        assert_eq!(session.prompt_tokens(b"abcdefg", estimate), 43);
-        assert_eq!(session.prompt_tokens(b"zzzzefg", estimate), 7);
+        assert_eq!(session.prompt_tokens(4, estimate), 40);
+        assert_eq!(session.prompt_tokens(7, estimate), 43);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Worker tables: cutting one down to some rows, and lining a fresh one up with rows handed out earlier.
 
-use crate::facts::{FleetColumns, LoadColumns, Row, ability};
+use crate::facts::{FleetColumns, Row, ability};
 
 fn pick<T: Copy>(rows: &[Row]) -> impl Fn(&Vec<T>) -> Vec<T> + '_ {
     move |column| rows.iter().filter_map(|row| column.get(*row as usize).copied()).collect()
@@ -24,26 +24,16 @@ pub fn select_fleet(fleet: &FleetColumns, rows: &[Row]) -> FleetColumns {
     }
 }
 
-/// The same loads for these rows alone, in this order.
-pub fn select_load(load: &LoadColumns, rows: &[Row]) -> LoadColumns {
-    LoadColumns {
-        running: pick(rows)(&load.running),
-        waiting: pick(rows)(&load.waiting),
-        prefill_backlog_tokens: pick(rows)(&load.prefill_backlog_tokens),
-        decode_context_tokens: pick(rows)(&load.decode_context_tokens),
-        decode_output_tokens: pick(rows)(&load.decode_output_tokens),
-        kv_blocks_free: pick(rows)(&load.kv_blocks_free),
-        kv_blocks_held: pick(rows)(&load.kv_blocks_held),
-    }
-}
-
-/// Rows for another attempt: without the workers that failed this request, unless that would leave nobody of
-/// their role. A worker that failed once may still be the only one there is.
+/// Rows for another attempt: without the workers that failed this request if the others can serve it; else
+/// without those that another of their role can stand in for. A worker that failed once may be the only one.
 pub fn rows_without(fleet: &FleetColumns, failed: &[u64]) -> Vec<Row> {
-    let has_failed = |row: usize| failed.contains(&fleet.id[row]);
-    let replaceable =
-        |row: usize| (0..fleet.len()).any(|other| fleet.role[other] == fleet.role[row] && !has_failed(other));
-    (0..fleet.len()).filter(|row| !has_failed(*row) || !replaceable(*row)).map(|row| row as Row).collect()
+    let has_failed = |row: &Row| failed.contains(&fleet.id[*row as usize]);
+    let others: Vec<Row> = fleet.rows().filter(|row| !has_failed(row)).collect();
+    if fleet.can_serve(&others) {
+        return others;
+    }
+    let stood_in_for = |row: &Row| others.iter().any(|other| fleet.role(*other) == fleet.role(*row));
+    fleet.rows().filter(|row| !has_failed(row) || !stood_in_for(row)).collect()
 }
 
 /// Marks the rows of `fleet` whose workers are gone: they keep their place, so that rows handed out before stay
@@ -59,28 +49,33 @@ pub fn mark_absent(fleet: &mut FleetColumns, present: impl Fn(u64) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::Role;
     use crate::testing::{decode, prefill, table, unified};
 
     #[test]
     fn rows_are_cut_and_ordered() {
-        let mut facts = table(&[prefill(), decode(), unified()]);
-        facts.load.running = vec![1, 2, 3];
+        let facts = table(&[prefill(), decode(), unified()]);
         let fleet = select_fleet(&facts.fleet, &[2, 0]);
         assert_eq!((fleet.id, fleet.role), (vec![102, 100], vec![0, 1]));
-        assert_eq!(select_load(&facts.load, &[2, 0]).running, [3, 1]);
     }
 
     #[test]
-    fn failed_workers_are_left_out_while_others_of_their_role_remain() {
-        let fleet = table(&[prefill(), prefill(), decode(), unified()]).fleet;
-        for (failed, rows) in [
-            (&[][..], &[0, 1, 2, 3][..]),
-            (&[100], &[1, 2, 3]),
-            (&[100, 101], &[0, 1, 2, 3]),
-            (&[102], &[0, 1, 2, 3]),
-            (&[101, 103, 999], &[0, 2, 3]),
+    fn failed_workers_are_left_out_while_others_can_take_their_part() {
+        let able = (Role::Decode, ability::CAN_PREFILL);
+        for (workers, failed, rows) in [
+            (&[prefill(), prefill(), decode(), decode()][..], &[][..], &[0, 1, 2, 3][..]),
+            (&[prefill(), prefill(), decode(), decode()], &[100], &[1, 2, 3]),
+            (&[prefill(), prefill(), decode(), decode()], &[101, 103, 999], &[0, 2]),
+            // The only one of its role stays.
+            (&[prefill(), decode(), decode()], &[100], &[0, 1, 2]),
+            (&[prefill(), prefill(), decode()], &[100, 101], &[0, 1, 2]),
+            (&[prefill(), decode(), decode()], &[100, 101], &[0, 2]),
+            // Unless somebody serves alone.
+            (&[prefill(), able], &[100], &[1]),
+            (&[prefill(), able], &[101], &[0, 1]),
+            (&[unified(), unified()], &[100], &[1]),
         ] {
-            assert_eq!(rows_without(&fleet, failed), rows, "{failed:?}");
+            assert_eq!(rows_without(&table(workers).fleet, failed), rows, "{workers:?} {failed:?}");
         }
     }
 

@@ -55,7 +55,7 @@ pub struct Serve {
 #[derive(Debug, Args)]
 pub struct CheckConfig {
     /// The configuration.
-    #[arg(default_value = "sluice.toml")]
+    #[arg(long, short, default_value = "sluice.toml")]
     pub config: PathBuf,
 }
 
@@ -63,6 +63,10 @@ pub struct CheckConfig {
 #[derive(Debug, Subcommand)]
 pub enum Policy {
     /// List the policies of a running host: which are in force, which were refused and why.
+    ///
+    /// States: `loaded`; `refused` (the file cannot be used, and no older version is in force); `missing` (the
+    /// configured policy has no file, the built-in default decides); `removed-but-bound` (the deciding policy's file
+    /// is gone, its last good version stays in force).
     List(PolicyList),
     /// Do to policy files all that the host does before it puts them in force, and tell what came of it.
     ///
@@ -78,7 +82,10 @@ pub enum Policy {
     New(PolicyNew),
     /// Build a policy crate into NAME.wasm.
     ///
-    ///     sluice policy build && cp my-policy.wasm /etc/sluice/policies.d/
+    ///     sluice policy build && cp my-policy.wasm policies.d/adaptive.wasm
+    ///
+    /// A file decides under the name that `[policy] default` says. Dropped over the file of that name it is live at
+    /// once; under a name of its own it waits until the configuration names it and the host is started again.
     #[command(verbatim_doc_comment)]
     Build(PolicyBuild),
 }
@@ -97,6 +104,9 @@ pub struct PolicyCheck {
     /// Policy files.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
+    /// The host's configuration, for its limits on policies; without it the defaults hold.
+    #[arg(long, short)]
+    pub config: Option<PathBuf>,
 }
 
 /// `sluice policy new`

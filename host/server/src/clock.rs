@@ -1,4 +1,5 @@
-//! Time as an argument. Nothing else in this crate reads a clock.
+//! Time as an argument: nothing else in this crate reads the system's clocks. (Deadlines of waits are tokio's own
+//! instants, which tests can pause.)
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,6 +10,11 @@ pub trait Clock: Send + Sync + 'static {
     fn wall_ms(&self) -> u64;
     /// Time since some fixed moment. Never steps back.
     fn elapsed(&self) -> Duration;
+}
+
+/// Whole milliseconds of a time, as sessions keep them.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The machine's clock.

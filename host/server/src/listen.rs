@@ -13,21 +13,26 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::http::body::ResponseBody;
+use crate::stall::StallGuard;
 
-/// Connections open at one time on one listener. Past it new ones wait in the kernel's backlog.
-const CONNECTIONS_AT_MOST: usize = 8_192;
+/// How long a client may read nothing of what waits for it. Streams pause for seconds at most.
+const WRITE_STALL_AT_MOST: Duration = Duration::from_secs(30);
 
 /// Headers of one request, in bytes: room for large keys and trace state, none for header bombs.
 const HEADER_BYTES_AT_MOST: usize = 64 * 1024;
 
 /// Headers of one request.
 const HEADERS_AT_MOST: usize = 100;
+
+/// Silence on a connection after which the system asks whether the client is still there, and between questions.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 
 /// After an accept that failed for want of descriptors: trying again at once would spin.
 const PAUSE_AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
@@ -40,6 +45,8 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// How connections are served and ended.
 #[derive(Debug, Clone)]
 pub struct Serving {
+    /// Connections open at one time. Past it new ones wait in the kernel's backlog.
+    pub connections_at_most: usize,
     /// From a connection's start, or the end of its last answer, to the end of its next request's headers.
     pub header_timeout: Duration,
     /// From the signal to stop until connections are cut off.
@@ -56,7 +63,7 @@ where
 {
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
-    let places = Arc::new(Semaphore::new(CONNECTIONS_AT_MOST));
+    let places = Arc::new(Semaphore::new(serving.connections_at_most));
     let mut stop = serving.stop.clone();
     loop {
         let accepted = tokio::select! {
@@ -76,7 +83,7 @@ where
             .header_read_timeout(serving.header_timeout)
             .max_buf_size(HEADER_BYTES_AT_MOST)
             .max_headers(HEADERS_AT_MOST)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(StallGuard::new(stream, WRITE_STALL_AT_MOST)), service);
         let watched = graceful.watch(connection);
         connections.spawn(async move {
             // A connection that breaks is its client's own end; requests on it are accounted by themselves.
@@ -85,7 +92,13 @@ where
         });
     }
     drop(listener);
-    let _ = timeout(serving.drain_timeout, graceful.shutdown()).await;
+    let drained = timeout(serving.drain_timeout, async {
+        graceful.shutdown().await;
+        while connections.join_next().await.is_some() {}
+    });
+    if drained.await.is_ok() {
+        return 0;
+    }
     while connections.try_join_next().is_some() {}
     let cut_off = connections.len();
     connections.shutdown().await;
@@ -101,6 +114,9 @@ async fn accept(
         Ok((stream, _)) => {
             // Without it a stream's small chunks wait for the client's delayed acknowledgement.
             let _ = stream.set_nodelay(true);
+            // A client that vanished without a word is noticed, and its request ended.
+            let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_AFTER);
+            let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
             Some((stream, place))
         }
         Err(error) => {

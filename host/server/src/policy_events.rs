@@ -6,6 +6,9 @@ use sluice_policy::{Fault, Generation, LoadError, Observer, OpenError, Policy};
 
 use crate::telemetry::Telemetry;
 
+/// Key of the warning that the deciding policy is not loaded.
+pub const NOT_LOADED: &str = "policy not loaded";
+
 /// Writes policy events down.
 pub struct PolicyEvents {
     telemetry: Arc<Telemetry>,
@@ -34,7 +37,7 @@ impl Observer for PolicyEvents {
         );
         // A new version's faults are news again.
         self.telemetry.forget_prefix(&format!("fault {name} "));
-        self.telemetry.forget("policy not loaded");
+        self.telemetry.forget(NOT_LOADED);
     }
 
     fn refused(&self, name: &str, error: &LoadError, in_force: bool) {

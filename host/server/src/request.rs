@@ -1,12 +1,11 @@
 //! A client's request, as far as routing needs to know it. The prompt stays unparsed.
 
-use std::borrow::Cow;
-
 use hyper::HeaderMap;
-use sha2::{Digest, Sha256};
 
 use crate::http::error::ApiError;
 use crate::http::members::Members;
+use crate::identity::conversation;
+use crate::splitting::unsplittable;
 
 /// A generation endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,9 +47,6 @@ const STRIPPED: [&str; 6] = [
 
 /// Output tokens assumed when neither the client nor the pool says a limit.
 const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
-
-/// The longest conversation id taken, in bytes: it is kept in memory per session.
-const CONVERSATION_BYTES_AT_MOST: usize = 256;
 
 /// A request, read.
 #[derive(Debug)]
@@ -134,21 +130,6 @@ impl<'a> ClientRequest<'a> {
     }
 }
 
-/// Who pays, as far as this version knows: callers with one API key are one tenant. Only a digest is kept.
-pub fn tenant(headers: &HeaderMap) -> Cow<'static, str> {
-    match headers.get(hyper::header::AUTHORIZATION) {
-        None => Cow::Borrowed("anonymous"),
-        Some(key) => {
-            let digest = Sha256::digest(key.as_bytes());
-            Cow::Owned(digest[..16].iter().fold(String::from("key-"), |mut out, byte| {
-                use std::fmt::Write;
-                let _ = write!(out, "{byte:02x}");
-                out
-            }))
-        }
-    }
-}
-
 fn check_prompt(endpoint: Endpoint, members: &Members<'_>) -> Result<(), ApiError> {
     let name = endpoint.prompt_member();
     let first = members.get(name).and_then(|value| value.get().bytes().next());
@@ -159,69 +140,14 @@ fn check_prompt(endpoint: Endpoint, members: &Members<'_>) -> Result<(), ApiErro
     }
 }
 
-fn conversation(members: &Members<'_>, headers: &HeaderMap) -> Result<Option<String>, ApiError> {
-    for name in ["conversation_id", "conversation"] {
-        if let Some(value) = members.get(name) {
-            // OpenAI's own `conversation` may be an object with an id.
-            let id = serde_json::from_str::<String>(value.get()).or_else(|_| {
-                #[derive(serde::Deserialize)]
-                struct Conversation {
-                    id: String,
-                }
-                serde_json::from_str::<Conversation>(value.get()).map(|conversation| conversation.id)
-            });
-            let id = id.map_err(|_| wrong_type(name, "a string"))?;
-            return bounded_conversation(name, id).map(Some);
-        }
-    }
-    for name in ["x-conversation-id", "x-session-id"] {
-        if let Some(value) = headers.get(name) {
-            let id = value.to_str().map_err(|_| wrong_type(name, "visible ASCII"))?;
-            return bounded_conversation(name, id.to_owned()).map(Some);
-        }
-    }
-    Ok(None)
-}
-
-fn bounded_conversation(name: &str, id: String) -> Result<String, ApiError> {
-    if id.is_empty() || id.len() > CONVERSATION_BYTES_AT_MOST {
-        let message = format!("{name} must have 1 to {CONVERSATION_BYTES_AT_MOST} bytes, not {}", id.len());
-        return Err(ApiError::bad_request(Some(name), "invalid_value", message));
-    }
-    Ok(id)
-}
-
-/// What vLLM cannot split: several sequences of one prompt, and logits of the prompt itself.
-fn unsplittable(members: &Members<'_>) -> Result<Option<&'static str>, ApiError> {
-    for name in ["n", "best_of"] {
-        if optional::<u32>(members, name)?.is_some_and(|count| count > 1) {
-            return Ok(Some(name));
-        }
-    }
-    if optional::<bool>(members, "echo")?.unwrap_or(false) {
-        return Ok(Some("echo"));
-    }
-    if members.get("prompt_logprobs").is_some() {
-        return Ok(Some("prompt_logprobs"));
-    }
-    // Several prompts in one request: `["a", "b"]` or `[[1], [2]]`, but not the one prompt `[1, 2]`.
-    if let Some(prompt) = members.get("prompt") {
-        let rest = prompt.get().trim_start_matches('[').len();
-        let inner = prompt.get()[prompt.get().len() - rest..].trim_start();
-        let nested = prompt.get().starts_with('[')
-            && (inner.starts_with('"') || prompt.get()[1..].trim_start().starts_with('['));
-        if nested {
-            return Ok(Some("prompt"));
-        }
-    }
-    Ok(None)
-}
-
-fn required<'a, T: serde::Deserialize<'a>>(members: &Members<'a>, name: &'static str) -> Result<T, ApiError> {
+pub(crate) fn required<'a, T: serde::Deserialize<'a>>(
+    members: &Members<'a>,
+    name: &'static str,
+) -> Result<T, ApiError> {
     optional(members, name)?.ok_or_else(|| missing(name))
 }
 
-fn optional<'a, T: serde::Deserialize<'a>>(
+pub(crate) fn optional<'a, T: serde::Deserialize<'a>>(
     members: &Members<'a>,
     name: &'static str,
 ) -> Result<Option<T>, ApiError> {
@@ -233,11 +159,11 @@ fn optional<'a, T: serde::Deserialize<'a>>(
     })
 }
 
-fn missing(name: &str) -> ApiError {
+pub(crate) fn missing(name: &str) -> ApiError {
     ApiError::bad_request(Some(name), "missing_required_parameter", format!("the member {name:?} is missing"))
 }
 
-fn wrong_type(name: &str, wanted: &str) -> ApiError {
+pub(crate) fn wrong_type(name: &str, wanted: &str) -> ApiError {
     ApiError::bad_request(Some(name), "invalid_type", format!("{name} must be {wanted}"))
 }
 
@@ -341,60 +267,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_split_is_known() {
-        for (extra, expected) in [
-            ("", None),
-            (r#","n":1"#, None),
-            (r#","n":2"#, Some("n")),
-            (r#","best_of":3"#, Some("best_of")),
-            (r#","echo":true"#, Some("echo")),
-            (r#","echo":false"#, None),
-            (r#","prompt_logprobs":0"#, Some("prompt_logprobs")),
-            (r#","prompt_logprobs":null"#, None),
-            (r#","prompt":["a","b"]"#, Some("prompt")),
-            (r#","prompt":[[1,2],[3]]"#, Some("prompt")),
-            (r#","prompt":[ 1, 2 ]"#, None),
-            (r##","prompt":"[[""##, None),
-        ] {
-            let body = format!(r#"{{"model":"m","prompt":"x"{extra}}}"#);
-            let request = parse(Endpoint::Completions, &body).expect("valid");
-            assert_eq!(request.unsplittable, expected, "{extra}");
-        }
-    }
-
-    #[test]
-    fn conversations_come_from_body_then_header() {
-        let mut headers = HeaderMap::new();
-        headers.insert("x-session-id", "from-header".parse().expect("valid"));
-        for (extra, expected) in [
-            ("", "from-header"),
-            (r#","conversation_id":"c1""#, "c1"),
-            (r#","conversation":"c2""#, "c2"),
-            (r#","conversation":{"id":"c3"}"#, "c3"),
-        ] {
-            let body = chat(extra);
-            let request = ClientRequest::parse(Endpoint::Chat, &headers, body.as_bytes()).expect("valid");
-            assert_eq!(request.conversation.as_deref(), Some(expected));
-        }
-    }
-
-    #[test]
     fn a_longer_history_begins_with_the_shorter_one() {
         let first = chat("");
         let second = r#"{"model":"m","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"yo"}]}"#;
         let first = parse(Endpoint::Chat, &first).expect("valid");
         let second = parse(Endpoint::Chat, second).expect("valid");
         assert!(second.prompt_text().starts_with(first.prompt_text()));
-    }
-
-    #[test]
-    fn tenants_are_keys_and_keys_are_not_kept() {
-        let mut headers = HeaderMap::new();
-        assert_eq!(tenant(&headers), "anonymous");
-        headers.insert("authorization", "Bearer secret".parse().expect("valid"));
-        let one = tenant(&headers).into_owned();
-        assert!(one.starts_with("key-") && !one.contains("secret"));
-        headers.insert("authorization", "Bearer other".parse().expect("valid"));
-        assert_ne!(one, tenant(&headers));
     }
 }

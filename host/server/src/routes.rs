@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
 use sluice_core::health::State;
@@ -19,7 +19,9 @@ use crate::request::Endpoint;
 
 /// Where clients connect.
 pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
-    let endpoint = match (request.method(), request.uri().path()) {
+    // HEAD is GET without a body, which hyper leaves out.
+    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    let endpoint = match (method, request.uri().path()) {
         (&Method::POST, "/v1/chat/completions") => Endpoint::Chat,
         (&Method::POST, "/v1/completions") => Endpoint::Completions,
         (&Method::GET, "/v1/models") => return models(&app),
@@ -33,7 +35,9 @@ pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<R
 
 /// Where operators connect.
 pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
-    match (request.method(), request.uri().path()) {
+    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    match (method, request.uri().path()) {
+        (&Method::GET, "/ready") => ready(app),
         (&Method::GET, "/admin/policies") => policies(app),
         (&Method::GET, "/admin/fleet") => {
             json_response(StatusCode::OK, json!({"pools": status::fleet(&app.fleet)}).to_string())
@@ -53,7 +57,8 @@ const DATA_PLANE: [(Method, &str); 6] = [
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 4] = [
+const ADMIN: [(Method, &str); 5] = [
+    (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
     (Method::GET, "/admin/fleet"),
     (Method::GET, "/metrics"),
@@ -126,18 +131,17 @@ fn metrics(app: &App) -> Response<ResponseBody> {
 /// Tells a wrong method from an unknown path.
 fn not_found(method: &Method, path: &str, known: &[(Method, &str)]) -> Response<ResponseBody> {
     let shown: String = path.chars().take(200).collect();
-    let error = match known.iter().find(|(_, other)| *other == path) {
-        Some((right, _)) => ApiError::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            Blame::Client,
-            "method_not_allowed",
-            format!("{shown} takes {right}, not {method}"),
-        ),
-        None => {
-            let paths: Vec<_> = known.iter().map(|(method, path)| format!("{method} {path}")).collect();
-            let message = format!("there is no {shown} here; there are: {}", paths.join(", "));
-            ApiError::new(StatusCode::NOT_FOUND, Blame::Client, "not_found", message)
+    if let Some((right, _)) = known.iter().find(|(_, other)| *other == path) {
+        let message = format!("{shown} takes {right}, not {method}");
+        let error =
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, Blame::Client, "method_not_allowed", message);
+        let mut response = error.response();
+        if let Ok(allowed) = HeaderValue::from_str(right.as_str()) {
+            response.headers_mut().insert(ALLOW, allowed);
         }
-    };
-    error.response()
+        return response;
+    }
+    let paths: Vec<_> = known.iter().map(|(method, path)| format!("{method} {path}")).collect();
+    let message = format!("there is no {shown} here; there are: {}", paths.join(", "));
+    ApiError::new(StatusCode::NOT_FOUND, Blame::Client, "not_found", message).response()
 }

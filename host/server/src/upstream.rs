@@ -13,6 +13,7 @@ use hyper::{Method, Request, Response, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustix::io::Errno;
 
 use crate::config::WorkerUrl;
 
@@ -23,12 +24,28 @@ const IDLE_CONNECTIONS_PER_WORKER: usize = 256;
 /// off connections that are about to go.
 const IDLE_CONNECTION_KEPT: Duration = Duration::from_millis(3_000);
 
+/// Silence on a connection after which the system asks whether the peer is still there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
+
+/// Questions without an answer until the connection counts as broken: a minute in all.
+const KEEPALIVE_RETRIES: u32 = 3;
+
 /// Why an engine gave no answer. What it means for a retry is the pipeline's to say.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// No connection: the request was not sent.
     #[error("cannot connect to {worker}: {cause}")]
     Connect {
+        /// Address.
+        worker: String,
+        /// The system's words.
+        cause: String,
+    },
+    /// This host lacks something of its own, like descriptors or ports: the worker may be well.
+    #[error(
+        "cannot open a connection to {worker} from here: {cause}; are the host's open files limited (ulimit -n)?"
+    )]
+    Local {
         /// Address.
         worker: String,
         /// The system's words.
@@ -57,6 +74,10 @@ impl Upstream {
         // Without it a stream's small chunks wait for the peer's delayed acknowledgement, 40 ms each.
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(connect_timeout));
+        // A worker that vanished without a word is noticed while a request waits for it.
+        connector.set_keepalive(Some(KEEPALIVE_AFTER));
+        connector.set_keepalive_interval(Some(KEEPALIVE_AFTER));
+        connector.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_CONNECTION_KEPT)
@@ -89,13 +110,24 @@ impl Upstream {
         *request.headers_mut() = headers;
         self.client.request(request).await.map_err(|error| {
             let cause = causes(&error);
-            if error.is_connect() {
-                UpstreamError::Connect { worker: worker.to_string(), cause }
-            } else {
-                broken(cause)
+            match error.is_connect() {
+                false => broken(cause),
+                true if is_local(&error) => UpstreamError::Local { worker: worker.to_string(), cause },
+                true => UpstreamError::Connect { worker: worker.to_string(), cause },
             }
         })
     }
+}
+
+/// Whether a connection failed for want of something on this host: no descriptor, no port, no memory.
+fn is_local(error: &(dyn std::error::Error + 'static)) -> bool {
+    let system_code = |error: &(dyn std::error::Error + 'static)| {
+        error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error)
+    };
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    chain.filter_map(system_code).map(Errno::from_raw_os_error).any(|code| {
+        matches!(code, Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL | Errno::NOBUFS | Errno::NOMEM)
+    })
 }
 
 /// An error and what it came from, on one line.
@@ -108,4 +140,28 @@ pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("connect")]
+    struct Connect(#[source] std::io::Error);
+
+    #[test]
+    fn a_shortage_here_is_not_the_workers_fault() {
+        for (code, local) in [
+            (Errno::MFILE, true),
+            (Errno::ADDRNOTAVAIL, true),
+            (Errno::CONNREFUSED, false),
+            (Errno::HOSTUNREACH, false),
+            (Errno::TIMEDOUT, false),
+        ] {
+            let error = Connect(std::io::Error::from_raw_os_error(code.raw_os_error()));
+            assert_eq!(is_local(&error), local, "{code:?}");
+        }
+        assert!(!is_local(&Connect(std::io::Error::other("no code"))));
+    }
 }

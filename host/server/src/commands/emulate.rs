@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use sluice_emulator::{EmulateArgs, EmulatorConfig};
 
-use super::{BAD_INPUT, complain, say, stop_signal};
+use super::{BAD_INPUT, Signals, complain, say};
 use crate::telemetry;
 
 /// Runs the emulator.
@@ -25,11 +25,14 @@ pub fn run(args: EmulateArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let served = runtime.block_on(sluice_emulator::run_until(config, say, stop_signal()));
+    let served = runtime.block_on(async {
+        let signals = Signals::listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
+        sluice_emulator::run_until(config, say, signals.stop()).await.map_err(|error| error.to_string())
+    });
     match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error.to_string());
+        Err(message) => {
+            complain(&message);
             ExitCode::FAILURE
         }
     }

@@ -7,7 +7,7 @@ pub mod serve;
 
 use std::process::ExitCode;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::{CheckConfig, Cli, Command};
 use crate::config;
@@ -51,16 +51,34 @@ pub(crate) fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Waits for SIGTERM or SIGINT.
-pub(crate) async fn stop_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        tracing::warn!("cannot listen for signals: this host stops only when killed");
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT, listened for from the moment this is made: one that comes earlier ends the process at once.
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Listens from now on. Needs a runtime.
+    pub fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for either.
+    pub async fn stop(mut self) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                // To other servers it means "reload"; it must not end this one.
+                _ = self.hangup.recv() => {
+                    tracing::warn!("SIGHUP does nothing: policies reload by themselves, the configuration is read at start");
+                }
+            }
+        }
     }
 }

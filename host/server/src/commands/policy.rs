@@ -1,5 +1,6 @@
 //! `sluice policy`: list, check, new, build.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -12,6 +13,7 @@ use sluice_policy::{Limits, TrialAnswer};
 
 use super::{complain, policy_new, say};
 use crate::cli::{Policy, PolicyCheck};
+use crate::config;
 use crate::text_table::TextTable;
 
 /// How long `list` waits for the host.
@@ -53,7 +55,11 @@ struct Listed {
     #[serde(default)]
     digest: Option<String>,
     #[serde(default)]
-    bytes: Option<u64>,
+    file: String,
+    #[serde(default)]
+    calls: u64,
+    #[serde(default)]
+    faults: BTreeMap<String, u64>,
     #[serde(default)]
     refusal: Option<Refusal>,
 }
@@ -69,20 +75,39 @@ fn list(admin: SocketAddr) -> Result<ExitCode, String> {
         .map_err(|error| format!("cannot ask {admin}: {error}\n  cure: {cure}"))?;
     let listing: Listing =
         serde_json::from_str(&body).map_err(|error| format!("{admin} is no Sluice admin API: {error}"))?;
-    let mut table = TextTable::new(&["policy", "state", "version", "digest", "KB", "why"]);
+    let mut table = TextTable::new(&["policy", "state", "version", "digest", "calls", "faults", "why"]);
     for policy in &listing.policies {
-        let mark = if policy.name == listing.default { " (default)" } else { "" };
+        let mark = if policy.name == listing.default { " (decides)" } else { "" };
+        let faults: Vec<_> = policy.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         table.row([
             format!("{}{mark}", policy.name),
-            policy.state.clone(),
+            shown_state(policy),
             policy.version.clone().unwrap_or_default(),
             policy.digest.as_deref().map(|digest| digest.chars().take(12).collect()).unwrap_or_default(),
-            policy.bytes.map(|bytes| bytes.div_ceil(1024).to_string()).unwrap_or_default(),
-            policy.refusal.as_ref().map(|refusal| refusal.message.clone()).unwrap_or_default(),
+            policy.calls.to_string(),
+            faults.join(", "),
+            why(policy),
         ]);
     }
     say(&format!("generation {}\n{table}", listing.generation));
     Ok(ExitCode::SUCCESS)
+}
+
+fn shown_state(policy: &Listed) -> String {
+    match (policy.state.as_str(), &policy.refusal) {
+        ("loaded", Some(_)) => "loaded, newer file refused".to_owned(),
+        (state, _) => state.to_owned(),
+    }
+}
+
+fn why(policy: &Listed) -> String {
+    match (policy.state.as_str(), &policy.refusal) {
+        (_, Some(refusal)) => refusal.message.clone(),
+        ("missing", None) => format!("there is no {}: the built-in default decides", policy.file),
+        ("removed-but-bound", None) => "its file is gone; it decides until another comes".to_owned(),
+        _ if !policy.faults.is_empty() => "the default decided where it failed; the log says how".to_owned(),
+        _ => String::new(),
+    }
 }
 
 /// One GET over HTTP/1.0: no keep-alive and no chunks, so the body is what follows the blank line.
@@ -105,9 +130,19 @@ fn get(admin: SocketAddr, path: &str) -> Result<String, String> {
 }
 
 fn check(args: &PolicyCheck) -> Result<ExitCode, String> {
+    let limits = match &args.config {
+        None => Limits::default(),
+        Some(path) => match config::load(path) {
+            Ok(config) => config.policy.limits(),
+            Err(error) => {
+                complain(&error.to_string());
+                return Ok(ExitCode::from(error.exit_code()));
+            }
+        },
+    };
     let mut refused = 0;
     for file in &args.files {
-        match check_one(file) {
+        match check_one(file, &limits) {
             Ok(text) => say(&text),
             Err(message) => {
                 refused += 1;
@@ -118,15 +153,15 @@ fn check(args: &PolicyCheck) -> Result<ExitCode, String> {
     Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn check_one(file: &Path) -> Result<String, String> {
+fn check_one(file: &Path, limits: &Limits) -> Result<String, String> {
     let settings_file = file.with_extension("toml");
     let settings = match std::fs::read_to_string(&settings_file) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(format!("{}: {error}", settings_file.display())),
     };
-    let checked = sluice_policy::check_file(file, settings.as_deref(), &Limits::default());
-    let checked = checked.map_err(|error| format!("{}: refused: {error}", file.display()))?;
+    let checked = sluice_policy::check_file(file, settings.as_deref(), limits);
+    let checked = checked.map_err(|error| format!("refused: {error}"))?;
     let mut table = TextTable::new(&["trial case", "hook", "answer"]);
     for trial in &checked.trial {
         table.row([trial.case.to_owned(), trial.hook.name().to_owned(), answer(&trial.answer)]);
@@ -180,7 +215,8 @@ fn new(parent: &Path, name: &str) -> Result<ExitCode, String> {
     let created = policy_new::create(parent, name).map_err(|error| error.to_string())?;
     let dir = created.dir.display();
     say(&format!(
-        "made {dir} ({} files). Next:\n  cd {dir}\n  cargo test\n  sluice policy build\n  cp {name}.wasm YOUR_POLICY_FOLDER/",
+        "made {dir} ({} files). Next:\n  cd {dir}\n  cargo test\n  sluice policy build\n  cp {name}.wasm POLICY_FOLDER/DECIDING_NAME.wasm\n\
+         where DECIDING_NAME is what [policy] default says; it is live within a moment",
         created.files.len()
     ));
     Ok(ExitCode::SUCCESS)
@@ -189,7 +225,8 @@ fn new(parent: &Path, name: &str) -> Result<ExitCode, String> {
 fn build(dir: &Path) -> Result<ExitCode, String> {
     let built = policy_new::build(dir).map_err(|error| error.to_string())?;
     say(&format!(
-        "built {} ({} KB). Next:\n  sluice policy check {0}\n  cp {0} YOUR_POLICY_FOLDER/",
+        "built {} ({} KB). Next:\n  sluice policy check {0}\n  cp {0} POLICY_FOLDER/DECIDING_NAME.wasm\n\
+         where DECIDING_NAME is what [policy] default says; it is live within a moment",
         built.wasm.display(),
         built.bytes.div_ceil(1024)
     ));

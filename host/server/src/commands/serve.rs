@@ -5,23 +5,31 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_policy::{HostConfig, Limits, OpenError, PolicyHost};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sluice_policy::{HostConfig, OpenError, PolicyHost};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::{complain, say, stop_signal};
+use super::{Signals, complain, say};
 use crate::app::App;
 use crate::cli;
-use crate::clock::SystemClock;
+use crate::clock::{SystemClock, millis};
 use crate::config::{self, Config, ConfigError};
 use crate::fleet::probe;
 use crate::listen::{self, Serving};
-use crate::policy_events::PolicyEvents;
+use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::routes;
+use crate::sessions;
 use crate::telemetry::{self, Telemetry};
 
-/// Between sweeps of expired sessions.
-const SESSION_SWEEP: Duration = Duration::from_secs(30);
+/// Connections of clients per request in flight: most clients keep idle ones for their next request.
+const CONNECTIONS_PER_REQUEST: usize = 2;
+
+/// Connections of operators.
+const ADMIN_CONNECTIONS_AT_MOST: usize = 64;
+
+/// Descriptors beside those of connections: files, watches, the runtime's own.
+const OTHER_DESCRIPTORS: usize = 128;
 
 /// Runs the host until it is told to stop.
 pub fn run(args: &cli::Serve) -> ExitCode {
@@ -79,9 +87,21 @@ fn policy_folder(config: &Config, error: &OpenError) -> ConfigError {
 }
 
 async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> ExitCode {
+    tell_missing_policy(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
+    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST);
+    // Two legs a request, at most one of them at a time on a connection of its own.
+    want_descriptors(connections_at_most + app.config.server.max_in_flight + OTHER_DESCRIPTORS);
+    let signals = match Signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => {
+            complain(&format!("cannot listen for signals: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
     let serving = Serving {
+        connections_at_most,
         header_timeout: Duration::from_millis(app.config.server.header_timeout_ms),
         drain_timeout: Duration::from_millis(app.config.server.drain_timeout_ms),
         stop: stopped,
@@ -93,6 +113,7 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     };
     let admin = {
         let app = app.clone();
+        let serving = Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, ..serving };
         listen::serve(operators, serving, move |request| {
             let response = routes::admin(&app, &request);
             async move { response }
@@ -101,11 +122,12 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     let (_, cut_off, _) = tokio::join!(
         async {
             tokio::select! {
-                () = stop_signal() => {}
+                () = signals.stop() => {}
                 () = sweep_sessions(&app) => {}
             }
             app.start_draining();
             tracing::info!(in_flight = app.in_flight(), "draining");
+            tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
             // The receivers live in the two servers above.
             let _ = stop.send(true);
         },
@@ -119,10 +141,14 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     ExitCode::SUCCESS
 }
 
-async fn sweep_sessions(app: &App) {
+async fn sweep_sessions(app: &Arc<App>) {
     loop {
-        tokio::time::sleep(SESSION_SWEEP).await;
-        app.sessions.sweep(app.clock.wall_ms());
+        tokio::time::sleep(sessions::SWEEP_INTERVAL).await;
+        let app = app.clone();
+        let swept = tokio::task::spawn_blocking(move || app.sessions.sweep(millis(app.clock.elapsed())));
+        if let Err(error) = swept.await {
+            tracing::error!("expired sessions were not swept: {error}");
+        }
     }
 }
 
@@ -133,18 +159,32 @@ async fn bind(config: &Config, address: SocketAddr, key: &str) -> Result<TcpList
     })
 }
 
+/// A deciding policy that is not there is told at the start, not with the first request.
+fn tell_missing_policy(app: &App) {
+    let (wanted, folder) = (&app.config.policy.default, app.config.policy.folder.display());
+    if wanted != config::BUILTIN && app.policies.generation().default_policy().is_none() {
+        app.telemetry.warn_once(NOT_LOADED, || {
+            format!("policy {wanted:?} is not in force: drop {folder}/{wanted}.wasm; the built-in default decides until then")
+        });
+    }
+}
+
+/// Raises the limit of open files as far as it goes, and says so when it stays below what a full host needs.
+fn want_descriptors(wanted: usize) {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let now = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    if let Some(now) = now.filter(|now| *now < wanted as u64) {
+        tracing::warn!(
+            "this process may open {now} files, but server.max_in_flight may need {wanted}: raise the limit \
+             (ulimit -n, LimitNOFILE) or lower max_in_flight"
+        );
+    }
+}
+
 fn host_config(config: &Config) -> HostConfig {
     let policy = &config.policy;
-    HostConfig {
-        folder: policy.folder.clone(),
-        default: policy.default.clone(),
-        limits: Limits {
-            cpu_budget_ms: policy.cpu_budget_ms,
-            wall_bound_ms: policy.wall_bound_ms,
-            memory_bytes: policy.memory_mb as usize * 1024 * 1024,
-            ..Limits::default()
-        },
-    }
+    HostConfig { folder: policy.folder.clone(), default: policy.default.clone(), limits: policy.limits() }
 }
 
 /// One line a person or a script can wait for, with the ports that the system chose.

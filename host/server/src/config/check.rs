@@ -10,7 +10,7 @@ use toml::Spanned;
 use super::check_pools;
 use super::errors::Problems;
 use super::limits::{self, Bounds};
-use super::meant::{Config, Policy, Server, Sessions};
+use super::meant::{Config, Policy, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
 
@@ -20,12 +20,40 @@ const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cook
 /// What a written configuration means. Where there was a problem, a default stands in: the result is good
 /// only when no problem was found.
 pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>) -> Config {
-    Config {
+    let found_before = problems.count();
+    let config = Config {
         server: server(&written.server, problems),
         policy: policy(path, &written.policy, problems),
         sessions: sessions(&written.sessions, problems),
         pools: check_pools::pools(&written.pools, problems),
         path: path.to_path_buf(),
+    };
+    if problems.count() == found_before {
+        leases_outlast_connecting(written, &config, problems);
+    }
+    config
+}
+
+/// A handle must be dispatched, on a connection that may take all its time, before the blocks are given away.
+fn leases_outlast_connecting(written: &Written, config: &Config, problems: &mut Problems<'_>) {
+    let needed_ms = limits::HOLD_MARGIN_MS + config.server.connect_timeout_ms;
+    for (written_pool, pool) in written.pools.iter().zip(&config.pools) {
+        let field = written_pool.kv_lease_ms.as_ref().or(written.server.connect_timeout_ms.as_ref());
+        if let Some(field) = field
+            && pool.mode == PoolMode::Pull
+            && pool.kv_lease_ms <= needed_ms
+        {
+            let what = format!(
+                "kv_lease_ms ({}) of pool {:?} is over before a decode worker is connected: connect_timeout_ms ({}) and \
+                 a margin of {} ms come first",
+                pool.kv_lease_ms,
+                pool.name,
+                config.server.connect_timeout_ms,
+                limits::HOLD_MARGIN_MS
+            );
+            let cure = "start the engines with a longer kv_lease_duration and say so here, or lower connect_timeout_ms";
+            problems.at(field.span(), what, cure);
+        }
     }
 }
 
@@ -34,6 +62,7 @@ fn server(written: &written::Server, problems: &mut Problems<'_>) -> Server {
     let server = Server {
         listen: address("listen", &written.listen, limits::LISTEN, problems),
         admin_listen: address("admin_listen", &written.admin_listen, limits::ADMIN_LISTEN, problems),
+        drain_delay_ms: number("drain_delay_ms", &written.drain_delay_ms, limits::DRAIN_DELAY_MS, problems),
         drain_timeout_ms: number(
             "drain_timeout_ms",
             &written.drain_timeout_ms,

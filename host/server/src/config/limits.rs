@@ -111,6 +111,9 @@ bounds! {
     DECODER_TTL_MS: u64 = 480_000, from 2 * HOLD_MARGIN_MS, to DAY_MS, "ms";
 }
 
+/// For balancers to read `/ready` and send no more. 0: for those that are told of the end by other means.
+pub const DRAIN_DELAY_MS: Bounds<u64> = Bounds { default: 0, min: 0, max: 10 * MINUTE_MS, unit: "ms" };
+
 /// Any number will do for a zone; all workers are in one until told otherwise.
 pub const ZONE: Bounds<u16> = Bounds { default: 0, min: 0, max: u16::MAX, unit: "" };
 

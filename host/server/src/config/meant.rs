@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use sluice_core::facts::Role;
+use sluice_policy::Limits;
 
 use super::url::WorkerUrl;
 
@@ -29,6 +30,8 @@ pub struct Server {
     pub listen: SocketAddr,
     /// Where operators connect: always a loopback address.
     pub admin_listen: SocketAddr,
+    /// From the signal to stop until new connections are refused; meanwhile `/ready` says no.
+    pub drain_delay_ms: u64,
     /// From the signal to stop until requests still running are cut off; 0 cuts them off at once.
     pub drain_timeout_ms: u64,
     /// Longest request body accepted.
@@ -58,6 +61,18 @@ pub struct Policy {
     pub memory_mb: u32,
     /// Names of the request headers that policies may see, in lower case, each once.
     pub labels: Vec<String>,
+}
+
+impl Policy {
+    /// What a policy may use, as the policy host is told.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            cpu_budget_ms: self.cpu_budget_ms,
+            wall_bound_ms: self.wall_bound_ms,
+            memory_bytes: self.memory_mb as usize * 1024 * 1024,
+            ..Limits::default()
+        }
+    }
 }
 
 /// `[sessions]`

@@ -14,6 +14,7 @@ const SERVER: Shape = Shape {
     keys: &[
         "listen",
         "admin_listen",
+        "drain_delay_ms",
         "drain_timeout_ms",
         "max_body_bytes",
         "header_timeout_ms",
@@ -59,6 +60,7 @@ pub(super) struct Written {
 pub(super) struct Server {
     pub(super) listen: Field<String>,
     pub(super) admin_listen: Field<String>,
+    pub(super) drain_delay_ms: Field<i128>,
     pub(super) drain_timeout_ms: Field<i128>,
     pub(super) max_body_bytes: Field<i128>,
     pub(super) header_timeout_ms: Field<i128>,
@@ -125,6 +127,7 @@ fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
     let server = Server {
         listen: table.text("listen", problems),
         admin_listen: table.text("admin_listen", problems),
+        drain_delay_ms: table.number("drain_delay_ms", problems),
         drain_timeout_ms: table.number("drain_timeout_ms", problems),
         max_body_bytes: table.number("max_body_bytes", problems),
         header_timeout_ms: table.number("header_timeout_ms", problems),

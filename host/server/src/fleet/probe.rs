@@ -10,7 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::scrape::{self, EngineMetrics, Totals};
-use super::{Fleet, Pool, Worker};
+use super::worker::BookedNow;
+use super::{Fleet, Pool, Worker, status};
 use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 
@@ -24,6 +25,9 @@ pub const INTERVAL_WHILE_DOWN: Duration = Duration::from_millis(250);
 /// How long a probe may take. An engine in a long step answers `/health` late, not never.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(2_000);
 
+/// The longest answer of the other endpoints read, in bytes.
+const SMALL_ANSWER_BYTES_AT_MOST: usize = 64 * 1024;
+
 /// The longest `/metrics` read, in bytes. vLLM's is about 100 KB.
 const METRICS_BYTES_AT_MOST: usize = 4 * 1024 * 1024;
 
@@ -34,7 +38,7 @@ pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for pool in fleet.pools() {
-        tasks.spawn(publish(pool.clone()));
+        tasks.spawn(publish(pool.clone(), telemetry.clone()));
         for worker in &pool.workers {
             let probe = Probe {
                 pool: pool.clone(),
@@ -48,10 +52,13 @@ pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> 
     tasks
 }
 
-async fn publish(pool: Arc<Pool>) {
+async fn publish(pool: Arc<Pool>, telemetry: Arc<Telemetry>) {
     loop {
         tokio::time::sleep(PUBLISH_INTERVAL).await;
         pool.publish();
+        for worker in status::workers(&pool) {
+            telemetry.metrics.worker(&pool.config.name, &worker);
+        }
     }
 }
 
@@ -73,7 +80,7 @@ impl Probe {
 
     /// One look. Returns whether the worker is up.
     async fn look(&self) -> bool {
-        let alive = match self.get("/health", 64 * 1024).await {
+        let alive = match self.get("/health", SMALL_ANSWER_BYTES_AT_MOST).await {
             Ok(_) => {
                 self.worker.seen().last_error = None;
                 Report::ProbeOk
@@ -87,20 +94,20 @@ impl Probe {
         if alive == Report::ProbeOk {
             self.scrape().await;
             self.ask_version().await;
+            self.ask_models().await;
         }
         if let Some(state) = self.pool.report(&self.worker, alive) {
             self.log_change(state);
         }
-        let up = self.worker.seen().health.state == State::Up;
-        self.telemetry.metrics.worker_up(&self.pool.config.name, &self.worker.name, self.worker.role, up);
-        up
+        self.worker.seen().health.state == State::Up
     }
 
     async fn scrape(&self) {
+        let before = self.worker.booked();
         let text = self.get("/metrics", METRICS_BYTES_AT_MOST).await;
         let metrics = text.and_then(|text| scrape::parse(&text).map_err(|error| error.to_string()));
         match metrics {
-            Ok(metrics) => self.take(&metrics),
+            Ok(metrics) => self.take(&metrics, before),
             Err(error) => {
                 let key = format!("scrape {} {}", self.pool.config.name, self.worker.name);
                 self.telemetry.warn_once(&key, || {
@@ -111,8 +118,10 @@ impl Probe {
         }
     }
 
-    fn take(&self, metrics: &EngineMetrics) {
-        let booked = self.worker.booked();
+    /// `before` was booked when the engine was asked. It answered for some moment since, so requests of ours that
+    /// ended meanwhile may be in its figures: the larger booking keeps them from passing for other clients' work.
+    fn take(&self, metrics: &EngineMetrics, before: BookedNow) {
+        let now = self.worker.booked();
         let mut seen = self.worker.seen();
         let free = f64::from(metrics.kv_blocks) * (1.0 - metrics.kv_usage);
         seen.scraped = Scraped {
@@ -120,8 +129,8 @@ impl Probe {
             waiting: metrics.waiting,
             kv_blocks_total: metrics.kv_blocks,
             kv_blocks_free: free as u32,
-            booked_requests: booked.requests,
-            booked_kv_blocks: booked.kv_blocks,
+            booked_requests: now.requests.max(before.requests),
+            booked_kv_blocks: now.kv_blocks,
         };
         let Totals { transferred_bytes, transfer_seconds, .. } = metrics.totals;
         // A total that shrank is an engine that restarted; the ratio leaves negative observations out.
@@ -156,11 +165,40 @@ impl Probe {
         struct Version {
             version: String,
         }
-        if let Ok(text) = self.get("/version", 64 * 1024).await
+        if let Ok(text) = self.get("/version", SMALL_ANSWER_BYTES_AT_MOST).await
             && let Ok(Version { version }) = serde_json::from_str(&text)
         {
             self.worker.seen().version = Some(version);
         }
+    }
+
+    /// An engine that serves another model answers each request with 404: better said before the first.
+    async fn ask_models(&self) {
+        if self.worker.seen().models.is_some() && self.worker.seen().health.state == State::Up {
+            return;
+        }
+        #[derive(serde::Deserialize)]
+        struct Models {
+            data: Vec<Model>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Model {
+            id: String,
+        }
+        let Ok(text) = self.get("/v1/models", SMALL_ANSWER_BYTES_AT_MOST).await else { return };
+        let Ok(Models { data }) = serde_json::from_str(&text) else { return };
+        let models: Vec<_> = data.into_iter().map(|model| model.id).collect();
+        let wanted = &self.pool.config.model;
+        if !models.contains(wanted) {
+            let key = format!("model {} {}", self.pool.config.name, self.worker.name);
+            self.telemetry.warn_once(&key, || {
+                format!(
+                    "{} serves {models:?}, pool {:?} says model = {wanted:?}: requests sent there will get 404",
+                    self.worker.url, self.pool.config.name
+                )
+            });
+        }
+        self.worker.seen().models = Some(models);
     }
 
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {

@@ -70,27 +70,38 @@ pub fn fleet(fleet: &Fleet) -> Vec<PoolStatus> {
     fleet.pools().iter().map(|pool| pool_status(pool)).collect()
 }
 
+/// The workers of a pool.
+pub fn workers(pool: &Pool) -> Vec<WorkerStatus> {
+    pool.workers.iter().map(|worker| worker_status(worker)).collect()
+}
+
 fn pool_status(pool: &Pool) -> PoolStatus {
-    let workers: Vec<_> = pool.workers.iter().map(|worker| worker_status(worker)).collect();
-    let missing = missing_roles(pool.config.mode, &workers);
-    let block_tokens = pool.config.block_tokens;
-    let other_block_size = pool
-        .workers
-        .iter()
-        .find(|worker| worker.seen().engine_block_tokens.is_some_and(|engine| engine != block_tokens));
-    let note = missing.clone().or_else(|| {
-        other_block_size.map(|worker| {
-            format!("block_tokens = {block_tokens}, but worker {:?} has another block size", worker.name)
-        })
-    });
+    let workers = workers(pool);
+    let fleet = &pool.table().fleet;
+    let serves = fleet.can_serve(&fleet.rows().collect::<Vec<_>>());
+    // A pull pool may serve by a worker that serves alone, and still want its pair.
+    let note = missing_roles(pool.config.mode, &workers).or_else(|| mismatch(pool));
     PoolStatus {
         name: pool.config.name.clone(),
         model: pool.config.model.clone(),
         mode: pool.config.mode.name(),
-        serves: missing.is_none(),
+        serves,
         note,
         workers,
     }
+}
+
+/// Where an engine says something else than the configuration.
+fn mismatch(pool: &Pool) -> Option<String> {
+    let (model, block_tokens) = (&pool.config.model, pool.config.block_tokens);
+    pool.workers.iter().find_map(|worker| {
+        let seen = worker.seen();
+        if let Some(models) = seen.models.as_ref().filter(|models| !models.contains(model)) {
+            return Some(format!("model = {model:?}, but worker {:?} serves {models:?}", worker.name));
+        }
+        let engine = seen.engine_block_tokens.filter(|engine| *engine != block_tokens)?;
+        Some(format!("block_tokens = {block_tokens}, but worker {:?} has {engine}", worker.name))
+    })
 }
 
 /// What keeps a pool from serving. A unified worker serves a pull pool alone.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sluice_core::facts::{Role, ability};
 use sluice_core::health::Health;
@@ -57,7 +58,7 @@ pub struct BookedNow {
 }
 
 /// What probes, scrapes and answers told of the worker.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Seen {
     /// Whether it is up.
     pub health: Health,
@@ -71,16 +72,67 @@ pub struct Seen {
     pub last_error: Option<String>,
     /// Block size the engine says it has.
     pub engine_block_tokens: Option<u32>,
+    /// Models that the engine says it serves.
+    pub models: Option<Vec<String>>,
+    /// When the last prefill here was done: one that waited for it began then.
+    pub last_prefill_done: Duration,
     /// Uncached prompt tokens over milliseconds.
     pub prefill_tokens_per_ms: SmoothedRatio,
     /// Milliseconds over generated tokens.
     pub decode_ms_per_token: SmoothedRatio,
     /// Transferred bytes over microseconds, that is MB over seconds.
     pub link_mb_per_s: SmoothedRatio,
-    /// Milliseconds from a decode leg's dispatch to its first token, beyond one decode step.
+    /// See [`sluice_core::measure::transfer_overhead_ms`].
     pub pull_overhead_ms: SmoothedRatio,
     /// Failures over legs.
     pub failures: SmoothedRatio,
+}
+
+/// Prefill work over which its rate is smoothed, in milliseconds of it.
+const PREFILL_WINDOW_MS: f64 = 2_000.0;
+/// Tokens over which the decode step is smoothed.
+const DECODE_WINDOW_TOKENS: f64 = 500.0;
+/// Transfers over which the link's rate is smoothed, in microseconds of them.
+const LINK_WINDOW_US: f64 = 500_000.0;
+/// Legs over which overheads are smoothed.
+const OVERHEAD_WINDOW_LEGS: f64 = 10.0;
+/// Legs over which failures are smoothed.
+const FAILURE_WINDOW_LEGS: f64 = 20.0;
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            health: Health::default(),
+            scraped: Scraped::default(),
+            version: None,
+            totals: super::scrape::Totals::default(),
+            last_error: None,
+            engine_block_tokens: None,
+            models: None,
+            last_prefill_done: Duration::ZERO,
+            prefill_tokens_per_ms: SmoothedRatio::over(PREFILL_WINDOW_MS),
+            decode_ms_per_token: SmoothedRatio::over(DECODE_WINDOW_TOKENS),
+            link_mb_per_s: SmoothedRatio::over(LINK_WINDOW_US),
+            pull_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
+            failures: SmoothedRatio::over(FAILURE_WINDOW_LEGS),
+        }
+    }
+}
+
+/// Prefills of fewer uncached tokens are not measured: a step's fixed cost outweighs them.
+const TOKENS_TO_MEASURE_A_PREFILL: u32 = 128;
+
+impl Seen {
+    /// A prefill of `uncached_tokens`, dispatched and done at these times. An engine prefills one prompt after the
+    /// other, so the work began when it was dispatched or when the one before was done, whichever is later.
+    pub fn prefilled(&mut self, uncached_tokens: u32, dispatched: Duration, done: Duration) {
+        let began = dispatched.max(self.last_prefill_done);
+        self.last_prefill_done = self.last_prefill_done.max(done);
+        if uncached_tokens >= TOKENS_TO_MEASURE_A_PREFILL {
+            let took_ms = done.saturating_sub(began).as_secs_f64() * 1_000.0;
+            self.prefill_tokens_per_ms.observe(f64::from(uncached_tokens), took_ms);
+        }
+    }
 }
 
 impl Worker {
@@ -103,6 +155,15 @@ impl Worker {
             zone: worker.zone,
             booked: Booked::default(),
             seen: Mutex::default(),
+        }
+    }
+
+    /// Whether it can serve a whole request.
+    pub fn serves_alone(&self) -> bool {
+        match self.role {
+            Role::Unified => true,
+            Role::Decode => self.abilities & ability::CAN_PREFILL != 0,
+            Role::Prefill => false,
         }
     }
 
@@ -146,5 +207,25 @@ impl Worker {
 
     pub(super) fn take_output(&self, tokens: u32) {
         self.booked.output_tokens.fetch_sub(tokens, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queued_prefills_are_timed_from_the_one_before() {
+        let ms = Duration::from_millis;
+        let mut seen = Seen::default();
+        // Three prompts of 1,000 tokens arrive together; each takes 100 ms.
+        for n in 1..=3 {
+            seen.prefilled(1_000, ms(0), ms(n * 100));
+        }
+        assert!((seen.prefill_tokens_per_ms.value() - 10.0).abs() < 0.01);
+        // One that waited for nobody is timed from its dispatch; tiny ones say nothing.
+        seen.prefilled(1_000, ms(900), ms(1_000));
+        seen.prefilled(16, ms(1_000), ms(1_020));
+        assert!((seen.prefill_tokens_per_ms.value() - 10.0).abs() < 0.01);
     }
 }

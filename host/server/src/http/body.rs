@@ -1,17 +1,54 @@
 //! The body type of every response, and reading a whole body within a bound.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
-use hyper::body::Body;
+use hyper::body::{Body, Frame, SizeHint};
 
+use crate::app::Place;
 use crate::pipeline::relay::Relay;
 
 /// A response is either whole or relayed chunk by chunk.
-pub type ResponseBody = Either<Full<Bytes>, Relay>;
+pub type ResponseBody = Either<Whole, Relay>;
+
+/// A whole body, and the place among the requests in flight that it takes until it is sent.
+#[derive(Debug)]
+pub struct Whole {
+    bytes: Full<Bytes>,
+    _place: Option<Place>,
+}
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.bytes).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.bytes.size_hint()
+    }
+}
 
 /// A whole body.
 pub fn whole(bytes: impl Into<Bytes>) -> ResponseBody {
-    Either::Left(Full::new(bytes.into()))
+    whole_with_place(bytes, None)
+}
+
+/// A whole body that keeps a place until it is sent.
+pub fn whole_with_place(bytes: impl Into<Bytes>, place: Option<Place>) -> ResponseBody {
+    Either::Left(Whole { bytes: Full::new(bytes.into()), _place: place })
 }
 
 /// Why a body could not be read.

@@ -34,30 +34,21 @@ impl Splitter {
             let events = split(&chunk, 0);
             let mut chunk = chunk;
             let out = events.into_iter().map(|length| chunk.split_to(length)).collect();
-            self.keep(&chunk)?;
+            self.rest.extend_from_slice(&chunk);
+            self.check_rest()?;
             return Ok(out);
         }
         self.rest.extend_from_slice(&chunk);
         let events = split(&self.rest, self.scanned);
         let out = events.into_iter().map(|length| self.rest.split_to(length).freeze()).collect();
-        let rest = std::mem::take(&mut self.rest);
-        self.keep(&rest)?;
+        self.check_rest()?;
         Ok(out)
     }
 
-    /// Bytes after the last whole event. Not empty at the stream's end means that it broke off.
-    pub fn remainder(&self) -> &[u8] {
-        &self.rest
-    }
-
-    fn keep(&mut self, rest: &[u8]) -> Result<(), EventTooLong> {
-        if rest.len() > EVENT_BYTES_AT_MOST {
-            return Err(EventTooLong);
-        }
+    fn check_rest(&mut self) -> Result<(), EventTooLong> {
         // A border may straddle the cut: look again at the last three bytes.
-        self.scanned = rest.len().saturating_sub(3);
-        self.rest = BytesMut::from(rest);
-        Ok(())
+        self.scanned = self.rest.len().saturating_sub(3);
+        if self.rest.len() > EVENT_BYTES_AT_MOST { Err(EventTooLong) } else { Ok(()) }
     }
 }
 
@@ -81,9 +72,9 @@ fn split(text: &[u8], from: usize) -> Vec<usize> {
     lengths
 }
 
-/// The payload of an event that has exactly one `data:` line, as engines send them.
-pub fn data(event: &[u8]) -> Option<&[u8]> {
-    let payload = event.strip_prefix(b"data:")?;
+/// The payload of a `data:` line, or of an event that is one such line, as engines send them.
+pub fn data(line: &[u8]) -> Option<&[u8]> {
+    let payload = line.strip_prefix(b"data:")?;
     let payload = payload.strip_prefix(b" ").unwrap_or(payload);
     Some(payload.trim_ascii_end())
 }
@@ -96,15 +87,18 @@ pub fn without_internal(event: Bytes) -> Bytes {
     if FINDER.with(|finder| finder.find(&event).is_none()) {
         return event;
     }
-    let Some(members) = data(&event).and_then(|payload| Members::parse(payload).ok()) else {
-        return event;
-    };
-    if !ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
-        return event;
+    let mut out = BytesMut::with_capacity(event.len());
+    for line in event.split_inclusive(|byte| *byte == b'\n') {
+        let members = data(line).and_then(|payload| Members::parse(payload).ok());
+        match members.filter(|members| ENGINE_INTERNAL.iter().any(|name| members.has(name))) {
+            None => out.extend_from_slice(line),
+            Some(members) => {
+                out.extend_from_slice(b"data: ");
+                out.extend_from_slice(&members.write(&ENGINE_INTERNAL, &[]));
+                out.extend_from_slice(b"\n");
+            }
+        }
     }
-    let mut out = BytesMut::from(&b"data: "[..]);
-    out.extend_from_slice(&members.write(&ENGINE_INTERNAL, &[]));
-    out.extend_from_slice(b"\n\n");
     out.freeze()
 }
 
@@ -132,7 +126,7 @@ mod tests {
         for chunk in stream.chunks(step) {
             events.extend(splitter.push(Bytes::copy_from_slice(chunk)).expect("short events"));
         }
-        assert!(splitter.remainder().is_empty());
+        assert!(splitter.rest.is_empty());
         events
     }
 
@@ -150,7 +144,7 @@ mod tests {
     fn a_broken_end_stays_behind() {
         let mut splitter = Splitter::default();
         assert_eq!(splitter.push(Bytes::from_static(b"data: 1\n\ndata: {")).expect("short").len(), 1);
-        assert_eq!(splitter.remainder(), b"data: {");
+        assert_eq!(splitter.rest, b"data: {"[..]);
     }
 
     #[test]
@@ -197,6 +191,10 @@ mod tests {
                 "data: {\"choices\":[{\"text\":\"kv_transfer_params\"}]}\n\n",
             ),
             ("data: [DONE]\n\n", "data: [DONE]\n\n"),
+            (
+                "event: chunk\nid: 7\ndata: {\"kv_transfer_params\":{},\"x\":1}\n\n",
+                "event: chunk\nid: 7\ndata: {\"x\":1}\n\n",
+            ),
         ] {
             assert_eq!(without_internal(Bytes::from_static(event.as_bytes())), expected);
         }

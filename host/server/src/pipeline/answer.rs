@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
 use sluice_core::facts::Finish;
@@ -12,9 +12,9 @@ use sluice_core::facts::Finish;
 use super::call::Call;
 use super::relay::Relay;
 use super::turn::{AnswerEnd, Record, Turn};
-use super::{Failed, dispatch};
+use super::{DECISION_HEADER, Failed, dispatch};
 use crate::fleet::Worker;
-use crate::http::body::{ResponseBody, whole};
+use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
 use crate::http::members::Members;
 use crate::http::sse::ENGINE_INTERNAL;
@@ -32,30 +32,37 @@ pub(super) async fn relay(
     let (head, body) = response.into_parts();
     if !head.status.is_success() {
         let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
-        return Err(Failed::Final(dispatch::refusal(worker, Blame::Decode, head.status, &bytes)));
+        return Err(dispatch::refusal(worker, Blame::Decode, head.status, &bytes));
     }
-    let (prefill, decode) = (turn.prefill.name.clone(), worker.name.clone());
-    let is_stream =
-        head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    if is_stream {
-        let mut response = Response::new(ResponseBody::Right(Relay::placeholder()));
+    let decision = call.decision_header(&turn.decision, &turn.prefill.name, &worker.name);
+    let kind = head.headers.get(CONTENT_TYPE);
+    let mut response = if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+        stream(Relay::new(body, turn, record.hand_over(), call.deadline))
+    } else {
+        let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
+        let (bytes, end) = finish_whole(bytes);
+        turn.finish(end, record);
+        let mut response = json_response(StatusCode::OK, Bytes::new());
+        *response.body_mut() = whole_with_place(bytes, record.take_place());
         response
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-        // Proxies in between must not hold a stream back.
-        response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache"));
-        response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-        call.tell(&turn.decision, &prefill, &decode, &mut response);
-        *response.body_mut() = ResponseBody::Right(Relay::new(body, turn, record.hand_over(), call.deadline));
-        return Ok(response);
+    };
+    if let Some(decision) = decision {
+        response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), decision);
     }
-    let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
-    let (bytes, end) = finish_whole(bytes);
-    let mut response = json_response(StatusCode::OK, Bytes::new());
-    *response.body_mut() = whole(bytes);
-    call.tell(&turn.decision, &prefill, &decode, &mut response);
-    turn.finish(end, record);
     Ok(response)
+}
+
+fn stream(relay: Relay) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Right(relay));
+    for (name, value) in [
+        ("content-type", "text/event-stream; charset=utf-8"),
+        // Proxies in between must not hold a stream back.
+        ("cache-control", "no-cache"),
+        ("x-accel-buffering", "no"),
+    ] {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    response
 }
 
 /// Takes engine-internal members out of a whole answer and reads what its end tells.

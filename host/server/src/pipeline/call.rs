@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Response, StatusCode};
 use sluice_core::facts::Row;
 use sluice_core::session::{Session, SessionKey};
 use sluice_core::table::rows_without;
@@ -14,11 +14,12 @@ use tokio::time::Instant;
 use super::decide::Decision;
 use super::{DECISION_HEADER, REQUEST_ID_HEADER};
 use crate::app::App;
+use crate::clock::millis;
 use crate::fleet::{Pool, Table};
-use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
+use crate::identity::tenant;
 use crate::ids::RequestId;
-use crate::request::{ClientRequest, Endpoint, tenant};
+use crate::request::{ClientRequest, Endpoint};
 
 /// Client headers that engines get: the key, for engines that ask for one, and trace context. No others: some
 /// steer engines (`x-data-parallel-rank`), and request ids are ours.
@@ -30,6 +31,14 @@ const LABEL_BYTES_AT_MOST: usize = 256;
 /// When to come back while no worker is up: about the time a probe takes to notice one.
 const RETRY_AFTER_NO_WORKER_MS: u32 = 1_000;
 
+/// When a request came, and how long it has.
+pub(super) struct Arrival {
+    pub id: RequestId,
+    /// By the clock that does not step.
+    pub at: Duration,
+    pub deadline: Instant,
+}
+
 /// One request.
 pub(super) struct Call<'a> {
     pub app: &'a Arc<App>,
@@ -39,14 +48,16 @@ pub(super) struct Call<'a> {
     pub tenant: String,
     pub session_key: Option<SessionKey>,
     pub session: Option<Session>,
+    /// Whether the prompt goes on where the session's last one ended.
+    pub continues_session: bool,
     /// The policy set of the whole request, late hooks included.
     pub generation: Arc<Generation>,
     pub sequence: u64,
     pub labels: Vec<(String, String)>,
     /// For engines.
     pub headers: HeaderMap,
+    /// By the clock that does not step.
     pub arrived: Duration,
-    pub arrived_wall_ms: u64,
     pub deadline: Instant,
     wants_decision: bool,
 }
@@ -58,8 +69,7 @@ impl<'a> Call<'a> {
         endpoint: Endpoint,
         headers: &HeaderMap,
         bytes: &'a [u8],
-        id: RequestId,
-        deadline: Instant,
+        arrival: &Arrival,
     ) -> Result<Self, ApiError> {
         let request = ClientRequest::parse(endpoint, headers, bytes)?;
         let pool =
@@ -71,51 +81,49 @@ impl<'a> Call<'a> {
             endpoint: endpoint.path(),
             conversation: conversation.clone(),
         });
-        let arrived_wall_ms = app.clock.wall_ms();
-        let session = session_key.as_ref().and_then(|key| app.sessions.get(key, arrived_wall_ms));
+        let session = session_key.as_ref().and_then(|key| app.sessions.get(key, millis(arrival.at)));
+        let text = request.prompt_text();
+        let continues_session = session.as_ref().is_some_and(|session| session.is_continued_by(text));
         Ok(Self {
             generation: app.policies.generation(),
             sequence: pool.next_sequence(),
             labels: labels(&app.config.policy.labels, headers),
             headers: forwarded(headers),
-            arrived: app.clock.elapsed(),
-            arrived_wall_ms,
-            deadline,
+            arrived: arrival.at,
+            deadline: arrival.deadline,
             wants_decision: headers.contains_key(DECISION_HEADER),
             app,
             pool,
             request,
-            id,
+            id: arrival.id,
             tenant,
             session_key,
             session,
+            continues_session,
         })
     }
 
-    /// The workers that could serve this request now: those that are up; without those that `failed` it, while
-    /// others can take their part; and only those that serve alone when it cannot be split.
+    /// The workers that could serve this request now: those that are up; only those that serve alone when it cannot
+    /// be split; and without those that `failed` it, while others can take their part.
     pub fn table(&self, failed: &[u64]) -> Result<Arc<Table>, ApiError> {
         let mut table = self.pool.table();
+        if let Some(member) = self.request.unsplittable {
+            let alone: Vec<Row> = table.fleet.rows().filter(|row| table.fleet.serves_alone(*row)).collect();
+            if alone.is_empty() && !self.pool.workers.iter().any(|worker| worker.serves_alone()) {
+                return Err(unsplittable(member, &self.pool.config.name));
+            }
+            table = cut_down(table, &alone);
+        }
+        if table.fleet.is_empty() {
+            let message = format!("no worker of pool {:?} that can serve this is up", self.pool.config.name);
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message)
+                .retry_after(RETRY_AFTER_NO_WORKER_MS));
+        }
         if !failed.is_empty() {
             let rows = rows_without(&table.fleet, failed);
             table = cut_down(table, &rows);
         }
-        let name = &self.pool.config.name;
-        if table.fleet.is_empty() {
-            let message = format!("no worker of pool {name:?} is up");
-            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message)
-                .retry_after(RETRY_AFTER_NO_WORKER_MS));
-        }
-        let Some(member) = self.request.unsplittable else { return Ok(table) };
-        let rows = super::facts::rows_that_serve_alone(&table.fleet);
-        if rows.is_empty() {
-            let message = format!(
-                "a request with this {member:?} cannot be split over prefill and decode, and no worker of pool \
-                 {name:?} that is up serves alone: set can_prefill on a decode worker or add a unified one"
-            );
-            return Err(ApiError::bad_request(Some(member), "unsplittable_request", message));
-        }
-        Ok(cut_down(table, &rows))
+        Ok(table)
     }
 
     /// Headers of a leg.
@@ -127,33 +135,24 @@ impl<'a> Call<'a> {
         headers
     }
 
-    /// Tells the client what was decided, if it asked.
-    pub fn tell(
-        &self,
-        decision: &Decision,
-        prefill: &str,
-        decode: &str,
-        response: &mut Response<ResponseBody>,
-    ) {
+    /// What was decided, for the client that asked.
+    pub fn decision_header(&self, decision: &Decision, prefill: &str, decode: &str) -> Option<HeaderValue> {
         if !self.wants_decision {
-            return;
+            return None;
         }
-        let reason = decision.route.reason.as_deref().unwrap_or("");
         let text = format!(
-            "policy={}; version={}; generation={}; source={}; placement={}; prefill={prefill}; decode={decode}; reason={reason}",
+            "policy={}; module={}; version={}; generation={}; source={}; placement={}; prefill={prefill}; decode={decode}; \
+             reason={}",
             decision.policy,
+            decision.module,
             decision.version,
             decision.generation,
             decision.source.name(),
             decision.placement_name(),
+            decision.route.reason.as_deref().unwrap_or(""),
         );
-        let visible: String = text
-            .chars()
-            .map(|letter| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' })
-            .collect();
-        if let Ok(value) = HeaderValue::try_from(visible) {
-            response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), value);
-        }
+        let visible = |letter: char| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' };
+        HeaderValue::try_from(text.chars().map(visible).collect::<String>()).ok()
     }
 }
 
@@ -164,6 +163,14 @@ pub(super) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut
     if let Some(value) = value {
         response.insert(name, value);
     }
+}
+
+fn unsplittable(member: &str, pool: &str) -> ApiError {
+    let message = format!(
+        "a request with this {member:?} cannot be split over prefill and decode, and no worker of pool {pool:?} serves \
+         alone: set can_prefill on a decode worker or add a unified one"
+    );
+    ApiError::bad_request(Some(member), "unsplittable_request", message)
 }
 
 fn cut_down(table: Arc<Table>, rows: &[Row]) -> Arc<Table> {

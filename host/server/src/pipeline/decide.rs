@@ -11,7 +11,7 @@ use sluice_policy::Policy;
 use super::call::Call;
 use crate::config::BUILTIN;
 use crate::http::error::{ApiError, Blame};
-use crate::telemetry::Telemetry;
+use crate::policy_events::NOT_LOADED;
 use crate::telemetry::metrics::Phase;
 
 /// When to come back if nobody can serve: about the time a probe takes to notice a worker.
@@ -47,7 +47,10 @@ impl Source {
 /// A route, checked, and where it comes from.
 pub(super) struct Decision {
     pub route: Route,
+    /// The name it is bound by: its file's.
     pub policy: String,
+    /// The name it gives itself: its crate's.
+    pub module: String,
     pub version: String,
     pub generation: u64,
     pub source: Source,
@@ -74,18 +77,19 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
     let (source, route) = match &loaded {
         None if name == BUILTIN => (Source::Builtin, None),
         None => {
-            app.telemetry.warn_once("policy not loaded", || {
+            app.telemetry.warn_once(NOT_LOADED, || {
                 format!("policy {name:?} is not loaded: the built-in default decides until it is")
             });
             app.telemetry.metrics.fallback(&call.pool.config.name, "policy_not_loaded");
             (Source::NotLoaded, None)
         }
-        Some(policy) => ask(&app.telemetry, policy, facts)?,
+        Some(policy) => ask(call, policy, facts)?,
     };
-    let (policy, version) = match &loaded {
-        Some(policy) => (policy.name().to_owned(), policy.version().to_owned()),
-        None => (name.to_owned(), String::new()),
+    let (module, version) = match &loaded {
+        Some(policy) => (policy.description().name.clone(), policy.version().to_owned()),
+        None => (BUILTIN.to_owned(), String::new()),
     };
+    let policy = name.to_owned();
     app.telemetry.metrics.decision(&policy, source.name());
     let route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
     coerce_transfer(call, &route);
@@ -94,28 +98,58 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
         Phase::Decide,
         app.clock.elapsed().saturating_sub(started),
     );
-    Ok(Decision { route, policy, version, generation: call.generation.number, source, loaded })
+    Ok(Decision { route, policy, module, version, generation: call.generation.number, source, loaded })
 }
 
 /// Calls the policy, which checks its own answer. `Err` is its refusal of the request; a fault is not: the
 /// policy host has counted and told it, and the default decides.
-fn ask(telemetry: &Telemetry, policy: &Policy, facts: &Facts) -> Result<(Source, Option<Route>), ApiError> {
+fn ask(call: &Call<'_>, policy: &Policy, facts: &Facts) -> Result<(Source, Option<Route>), ApiError> {
+    let metrics = &call.app.telemetry.metrics;
     match policy.route(facts) {
-        Ok(Verdict::Route(route)) => Ok((Source::Policy, Some(route))),
+        Ok(Verdict::Route(route)) => {
+            tell_unknown_hints(call, policy, &route);
+            Ok((Source::Policy, Some(route)))
+        }
         Ok(Verdict::UseDefault) => Ok((Source::UseDefault, None)),
         Ok(Verdict::Reject(rejection)) => {
-            telemetry.metrics.decision(policy.name(), "reject");
+            metrics.decision(policy.name(), "reject");
             Err(refusal(rejection))
         }
-        Err(_) => Ok((Source::Fault, None)),
+        Err(_) => {
+            metrics.fallback(&call.pool.config.name, "policy_fault");
+            Ok((Source::Fault, None))
+        }
     }
 }
 
-/// Late binding: who decodes, once the prefill is done. `None` when nobody is left.
-pub(super) fn bind_decode(decision: &Decision, facts: &Facts, prefilled: &Prefilled) -> Option<Row> {
+/// Late binding: who decodes, once the prefill is done. `None` when nobody is left. A fault is noted in the decision.
+pub(super) fn bind_decode(
+    call: &Call<'_>,
+    decision: &mut Decision,
+    facts: &Facts,
+    prefilled: &Prefilled,
+) -> Option<Row> {
     let policy = decision.loaded.as_ref().filter(|_| decision.source == Source::Policy);
-    let by_policy = policy.and_then(|policy| policy.bind_decode(facts, prefilled).ok().flatten());
-    by_policy.or_else(|| default_policy::bind_decode(facts, prefilled.prefill))
+    match policy.map(|policy| policy.bind_decode(facts, prefilled)) {
+        Some(Ok(Some(row))) => return Some(row),
+        Some(Err(_)) => {
+            call.app.telemetry.metrics.fallback(&call.pool.config.name, "bind_decode_fault");
+            decision.source = Source::Fault;
+        }
+        Some(Ok(None)) | None => {}
+    }
+    default_policy::bind_decode(facts, prefilled.prefill)
+}
+
+/// No engine knob is documented yet, so each hint is left out, visibly.
+fn tell_unknown_hints(call: &Call<'_>, policy: &Policy, route: &Route) {
+    if let Some((hint, _)) = route.hints.first() {
+        let telemetry = &call.app.telemetry;
+        telemetry.metrics.fallback(&call.pool.config.name, "unknown_hint");
+        telemetry.warn_once(&format!("hint {}", policy.name()), || {
+            format!("policy {:?} gives the hint {hint:?}, which this version does not know", policy.name())
+        });
+    }
 }
 
 /// What the pool cannot do is done the other way, and counted: a mode is a preference.
@@ -123,7 +157,11 @@ fn coerce_transfer(call: &Call<'_>, route: &Route) {
     if let Placement::Disaggregated(plan) = route.placement
         && plan.transfer == TransferMode::Push
     {
-        call.app.telemetry.metrics.coerced(&call.pool.config.name, "push");
+        let telemetry = &call.app.telemetry;
+        telemetry.metrics.coerced(&call.pool.config.name, "push");
+        telemetry.warn_once(&format!("coerced {}", call.pool.config.name), || {
+            format!("pool {:?} cannot push: a policy's push is done as pull", call.pool.config.name)
+        });
     }
 }
 

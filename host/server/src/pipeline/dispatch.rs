@@ -18,6 +18,9 @@ use crate::upstream::UpstreamError;
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
 const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
 
+/// When to come back after this host ran short of descriptors or ports: they are freed as requests end.
+const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
+
 /// Sends a leg and waits for the answer's head, within the request's time.
 pub(super) async fn send(
     call: &Call<'_>,
@@ -26,6 +29,7 @@ pub(super) async fn send(
     body: Vec<u8>,
     attempt: u32,
 ) -> Result<Response<Incoming>, Failed> {
+    call.app.telemetry.metrics.leg(&worker.pool, &worker.name, blame.name());
     let path = call.request.endpoint.path();
     let sending = call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt));
     let error = match timeout_at(call.deadline, sending).await {
@@ -41,8 +45,14 @@ pub(super) async fn send(
         Ok(Err(error)) => error,
         Err(_) => return Err(Failed::Final(timed_out(call, worker, blame))),
     };
-    worker.seen().failures.observe(1.0, 1.0);
     let (reason, code) = match error {
+        UpstreamError::Local { .. } => {
+            // Our own shortage says nothing of the worker.
+            call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "local");
+            let error =
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "host_short", error.to_string());
+            return Err(Failed::Final(error.retry_after(RETRY_AFTER_SHORTAGE_MS)));
+        }
         UpstreamError::Connect { .. } => {
             // Real work met it: no need to wait for a probe.
             worker.seen().last_error = Some(error.to_string());
@@ -53,6 +63,7 @@ pub(super) async fn send(
         }
         UpstreamError::Broken { .. } => ("broken", "worker_broke_off"),
     };
+    worker.seen().failures.observe(1.0, 1.0);
     call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, reason);
     let message = format!("{} worker {:?}: {error}", blame.name(), worker.name);
     let error = ApiError::new(StatusCode::BAD_GATEWAY, blame, code, message);
@@ -81,8 +92,19 @@ pub(super) async fn read(
     })
 }
 
-/// An engine's own refusal, for the client: passed on when it has OpenAI's shape, wrapped otherwise.
-pub(super) fn refusal(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> ApiError {
+/// An engine's own refusal. A 5xx is the engine's trouble, and nothing reached the client: another attempt may do
+/// better. Anything else is final.
+pub(super) fn refusal(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> Failed {
+    let error = told(worker, blame, status, body);
+    if status.is_server_error() {
+        Failed::Retry { reason: "status_5xx", worker: Some(worker.id), error }
+    } else {
+        Failed::Final(error)
+    }
+}
+
+/// What the client is told: the engine's own words when they have OpenAI's shape, ours otherwise.
+fn told(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> ApiError {
     #[derive(serde::Deserialize)]
     struct EngineError {
         message: String,
@@ -110,6 +132,7 @@ pub(super) fn refusal(worker: &Worker, blame: Blame, status: StatusCode, body: &
 }
 
 fn timed_out(call: &Call<'_>, worker: &Worker, blame: Blame) -> ApiError {
+    worker.seen().failures.observe(1.0, 1.0);
     call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "timeout");
     let limit = call.app.config.server.request_timeout_ms;
     let message = format!(

@@ -1,9 +1,10 @@
 //! Step 3: one picture of the request and of the fleet, for whoever decides.
 
-use sluice_core::facts::{Facts, FleetColumns, RequestFacts, Role, Row, ability};
+use sluice_core::facts::{Facts, RequestFacts};
 use sluice_core::hash;
 
 use super::call::Call;
+use crate::clock::millis;
 use crate::fleet::Table;
 
 /// Bytes of the prompt that seed a request without a conversation. Requests that begin alike then break ties
@@ -19,16 +20,15 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
     let pool = &call.pool;
     let estimate = |bytes: usize| pool.estimate_tokens(bytes);
     let block_tokens = pool.config.block_tokens;
-    let (prompt_tokens, cached_tokens, session) = match &call.session {
-        None => (estimate(text.len()), vec![0; table.fleet.len()], None),
-        Some(session) => (
-            session.prompt_tokens(text, estimate),
-            session.cached_tokens(&table.fleet, text, block_tokens),
-            Some(session.facts(&table.fleet, call.arrived_wall_ms)),
-        ),
+    let continued = call.session.as_ref().filter(|_| call.continues_session);
+    let (prompt_tokens, cached_tokens) = match continued {
+        Some(session) => {
+            (session.prompt_tokens(text.len(), estimate), session.cached_tokens(&table.fleet, block_tokens))
+        }
+        None => (estimate(text.len()), vec![0; table.fleet.len()]),
     };
     Facts {
-        now_ms: call.arrived_wall_ms,
+        now_ms: call.app.clock.wall_ms(),
         seed: seed(call, text),
         sequence: call.sequence,
         block_tokens,
@@ -47,7 +47,7 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
             attempt,
             labels: call.labels.clone(),
         },
-        session,
+        session: call.session.as_ref().map(|session| session.facts(&table.fleet, millis(call.arrived))),
         fleet: table.fleet.clone(),
         load: table.load(),
         cached_tokens,
@@ -61,17 +61,4 @@ fn seed(call: &Call<'_>, text: &[u8]) -> u64 {
         Some(key) => hash::bytes(hash::bytes(0, key.tenant.as_bytes()), key.conversation.as_bytes()),
         None => hash::bytes(1, &text[..text.len().min(SEED_PROMPT_BYTES)]),
     }
-}
-
-/// Rows that can serve a whole request.
-pub(super) fn rows_that_serve_alone(fleet: &FleetColumns) -> Vec<Row> {
-    (0..)
-        .zip(fleet.role.iter().zip(&fleet.abilities))
-        .filter(|(_, (role, abilities))| match Role::from_wire(**role) {
-            Some(Role::Unified) => true,
-            Some(Role::Decode) => **abilities & ability::CAN_PREFILL != 0,
-            Some(Role::Prefill) | None => false,
-        })
-        .map(|(row, _)| row)
-        .collect()
 }

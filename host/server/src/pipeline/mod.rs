@@ -23,7 +23,7 @@ use crate::http::body::{self, ReadError, ResponseBody};
 use crate::http::error::{ApiError, Blame};
 use crate::ids::RequestId;
 use crate::request::Endpoint;
-use call::Call;
+use call::{Arrival, Call};
 use turn::Record;
 
 /// Attempts at one request, the first included. Only failures before the first byte to the client are tried
@@ -35,6 +35,10 @@ pub const DECISION_HEADER: &str = "x-sluice-decision";
 
 /// Header that carries request ids.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
+
+/// How long a body may take to arrive. It holds a place among the requests in flight meanwhile; 16 MiB in this
+/// time is 2 Mbit/s.
+const BODY_ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// When a client turned away for want of a place should come back.
 const RETRY_AFTER_BUSY_MS: u32 = 1_000;
@@ -82,10 +86,11 @@ async fn run(
     id: RequestId,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
-    let bytes = read_body(app, incoming, deadline).await?;
+    let request_time = Duration::from_millis(app.config.server.request_timeout_ms);
+    let arrival = Arrival { id, at: record.started(), deadline: Instant::now() + request_time };
+    let bytes = read_body(app, incoming, arrival.deadline).await?;
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
-    let call = &Call::read(app, endpoint, headers, &bytes, id, deadline)?;
+    let call = &Call::read(app, endpoint, headers, &bytes, &arrival)?;
     record.pool(&call.pool.config.name);
     let mut attempt = 0;
     let mut failed = Vec::new();
@@ -120,12 +125,16 @@ async fn run(
 }
 
 async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<bytes::Bytes, ApiError> {
+    let deadline = deadline.min(Instant::now() + BODY_ARRIVES_WITHIN);
     let read = timeout_at(deadline, body::read(incoming, app.config.server.max_body_bytes)).await;
     let error = match read {
         Ok(Ok(bytes)) => return Ok(bytes),
         Ok(Err(error)) => error,
         Err(_) => {
-            let message = "the body did not arrive within server.request_timeout_ms";
+            let message = format!(
+                "the body did not arrive within {} s, or within server.request_timeout_ms",
+                BODY_ARRIVES_WITHIN.as_secs()
+            );
             return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Blame::Client, "body_too_slow", message));
         }
     };

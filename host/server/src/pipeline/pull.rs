@@ -39,7 +39,7 @@ pub(super) async fn run(
     call: &Call<'_>,
     table: &Arc<Table>,
     facts: Facts,
-    decision: Decision,
+    mut decision: Decision,
     plan: Disaggregated,
     attempt: u32,
     record: &mut Record,
@@ -53,7 +53,7 @@ pub(super) async fn run(
     let prefill = prefill(call, &facts, plan.prefill, &prefill_worker, attempt).await?;
     let (row, booking) = match early {
         Some(bound) => bound,
-        None => bind_late(call, table, &facts, &decision, plan.prefill, &prefill)?,
+        None => bind_late(call, table, &facts, &mut decision, plan.prefill, &prefill)?,
     };
     let worker = booking.worker().clone();
     let had_handle = prefill.handle.is_some();
@@ -76,15 +76,15 @@ async fn prefill(
     let cached = facts.cached_tokens.get(row as usize).copied().unwrap_or(0);
     let share = Share::prefill(facts.request.prompt_tokens, cached, facts.block_tokens);
     let booking = Booking::new(worker.clone(), share);
-    let backlog_tokens = worker.booked().prefill_tokens;
     let dispatched = call.app.clock.elapsed();
     let response = dispatch::send(call, worker, Blame::Prefill, call.request.prefill_body(), attempt).await?;
+    // The lease runs from when the engine was done, which is no later than its answer's head.
+    let answered = call.app.clock.elapsed();
     let (head, body) = response.into_parts();
     let bytes = dispatch::read(call, worker, Blame::Prefill, body).await?;
-    let answered = call.app.clock.elapsed();
     drop(booking);
     if !head.status.is_success() {
-        return Err(Failed::Final(dispatch::refusal(worker, Blame::Prefill, head.status, &bytes)));
+        return Err(dispatch::refusal(worker, Blame::Prefill, head.status, &bytes));
     }
     let members = Members::parse(&bytes).unwrap_or_default();
     let handle = take_handle(call, worker, &members);
@@ -93,33 +93,24 @@ async fn prefill(
     let usage = members.read::<Usage>("usage").ok().flatten();
     let prompt_tokens =
         handle.as_ref().and_then(|handle| handle.tokens).or(usage.as_ref().map(|usage| usage.prompt_tokens));
-    observe_rate(worker, facts, cached, backlog_tokens, handle.as_ref(), prompt_tokens, took);
-    let lease_ms = call.pool.config.kv_lease_ms.saturating_sub(HOLD_MARGIN_MS);
-    Ok(Prefill { handle, prompt_tokens, took, good_until: answered + Duration::from_millis(lease_ms) })
+    if let Some(tokens) = prompt_tokens {
+        let cached = handle.as_ref().and_then(|handle| handle.cached_tokens).unwrap_or(cached);
+        worker.seen().prefilled(tokens.saturating_sub(cached), dispatched, answered);
+    }
+    let good_until =
+        answered + usable_for(call.pool.config.kv_lease_ms, call.app.config.server.connect_timeout_ms);
+    Ok(Prefill { handle, prompt_tokens, took, good_until })
+}
+
+/// How long a handle may wait for its dispatch: the lease, less a margin for clocks and queues, less the time that
+/// the decode worker's connection may take after the check.
+fn usable_for(kv_lease_ms: u64, connect_timeout_ms: u64) -> Duration {
+    Duration::from_millis(kv_lease_ms.saturating_sub(HOLD_MARGIN_MS).saturating_sub(connect_timeout_ms))
 }
 
 #[derive(Deserialize)]
 struct Usage {
     prompt_tokens: u32,
-}
-
-/// A worker prefills one request after the other, so the tokens ahead of ours belong to the time ours took.
-fn observe_rate(
-    worker: &Worker,
-    facts: &Facts,
-    cached_believed: u32,
-    backlog_tokens: u32,
-    handle: Option<&Handle>,
-    prompt_tokens: Option<u32>,
-    took: Duration,
-) {
-    let Some(prompt_tokens) = prompt_tokens else { return };
-    let cached = handle.and_then(|handle| handle.cached_tokens).unwrap_or(cached_believed);
-    let ours = prompt_tokens.saturating_sub(cached);
-    let booked = facts.request.prompt_tokens.saturating_sub(cached_believed);
-    let ahead = backlog_tokens.saturating_sub(booked);
-    let done = f64::from(ours) + f64::from(ahead);
-    worker.seen().prefill_tokens_per_ms.observe(done, took.as_secs_f64() * 1_000.0);
 }
 
 /// The handle of a prefill answer; without one the transfer does not happen, which is counted and said.
@@ -159,7 +150,7 @@ fn bind_late(
     call: &Call<'_>,
     table: &Arc<Table>,
     facts: &Facts,
-    decision: &Decision,
+    decision: &mut Decision,
     prefill_row: Row,
     prefill: &Prefill,
 ) -> Result<(Row, Booking), Failed> {
@@ -181,7 +172,7 @@ fn bind_late(
         took_ms: millis(prefill.took),
         handle_expires_in_ms: millis(prefill.good_until.saturating_sub(now)),
     };
-    let row = super::decide::bind_decode(decision, &facts, &prefilled).ok_or_else(|| {
+    let row = super::decide::bind_decode(call, decision, &facts, &prefilled).ok_or_else(|| {
         strand(call, prefill.handle.is_some());
         let message = format!("no decode worker of pool {:?} is up any more", call.pool.config.name);
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message);
@@ -219,4 +210,22 @@ fn strand(call: &Call<'_>, had_handle: bool) {
 
 fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_stale_before_its_lease_ends() {
+        for (kv_lease_ms, connect_timeout_ms, usable_ms) in
+            [(30_000, 2_000, 27_000), (3_500, 2_000, 500), (2_000, 2_000, 0), (0, 60_000, 0)]
+        {
+            let usable = usable_for(kv_lease_ms, connect_timeout_ms);
+            assert_eq!(usable, Duration::from_millis(usable_ms));
+            // Even a dispatch at the last moment, on a connection that took all its time, is within the lease.
+            let last_use_ms = usable_ms + connect_timeout_ms + HOLD_MARGIN_MS;
+            assert!(usable_ms == 0 || last_use_ms <= kv_lease_ms);
+        }
+    }
 }

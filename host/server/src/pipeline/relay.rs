@@ -45,11 +45,6 @@ enum Cut {
 }
 
 impl Relay {
-    /// A body that is over.
-    pub(super) fn placeholder() -> Self {
-        Self(None)
-    }
-
     pub(super) fn new(upstream: Incoming, turn: Turn, record: Record, deadline: Instant) -> Self {
         Self(Some(Box::new(Running {
             upstream,
@@ -74,12 +69,14 @@ impl Body for Relay {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
             let Some(running) = &mut self.0 else { return Poll::Ready(None) };
-            if running.deadline.as_mut().poll(context).is_ready() {
+            if !running.done_seen && running.deadline.as_mut().poll(context).is_ready() {
                 return Poll::Ready(self.cut(Cut::TimedOut));
             }
             let frame = match Pin::new(&mut running.upstream).poll_frame(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(self.end()),
+                // After `[DONE]` the answer is whole, whatever becomes of the connection.
+                Poll::Ready(Some(Err(_))) if running.done_seen => return Poll::Ready(self.end()),
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(self.cut(Cut::Broken)),
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
@@ -133,7 +130,7 @@ impl Relay {
     /// The engine's stream is over. Whole only if it said so.
     fn end(&mut self) -> Option<Result<Frame<Bytes>, Infallible>> {
         let running = self.0.as_ref()?;
-        if !running.done_seen || !running.splitter.remainder().is_empty() {
+        if !running.done_seen {
             return self.cut(Cut::Broken);
         }
         let mut running = *self.0.take()?;

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
+use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
 use sluice_core::verdict::Retention;
-use sluice_policy::Generation;
 
 use super::call::Call;
 use super::decide::Decision;
 use crate::app::{App, Place};
+use crate::clock::millis;
 use crate::fleet::{Booking, Pool, Worker};
 use crate::http::error::{ApiError, Blame};
 use crate::request::Endpoint;
@@ -46,6 +47,16 @@ impl Record {
 
     pub(super) fn hold(&mut self, place: Place) {
         self.place = Some(place);
+    }
+
+    /// When it came, by the clock that does not step.
+    pub(super) fn started(&self) -> Duration {
+        self.started
+    }
+
+    /// The request's place, for a whole answer's body: an answer that is not sent yet still takes room.
+    pub(super) fn take_place(&mut self) -> Option<Place> {
+        self.place.take()
     }
 
     pub(super) fn pool(&mut self, name: &str) {
@@ -107,11 +118,8 @@ pub(super) struct Turn {
     mark: PromptMark,
     prompt_bytes: usize,
     arrived: Duration,
-    arrived_wall_ms: u64,
     first_token: Option<Duration>,
     generated: u32,
-    /// Keeps the request's policy set alive until its last hook.
-    _generation: Arc<Generation>,
 }
 
 /// What the answer told at its end.
@@ -141,10 +149,8 @@ impl Turn {
             session_key: call.session_key.clone(),
             prompt_bytes: text.len(),
             arrived: call.arrived,
-            arrived_wall_ms: call.arrived_wall_ms,
             first_token: None,
             generated: 0,
-            _generation: call.generation.clone(),
         }
     }
 
@@ -162,12 +168,13 @@ impl Turn {
         let took_ms = now.saturating_sub(self.dispatched).as_secs_f64() * 1_000.0;
         let mut seen = self.booking.worker().seen();
         if self.disaggregated {
-            let step_ms = f64::from(seen.decode_ms_per_token.value());
-            seen.pull_overhead_ms.observe((took_ms - step_ms).max(0.0), 1.0);
+            let tokens = f64::from(self.prompt_tokens.unwrap_or(self.facts.request.prompt_tokens));
+            let bytes = tokens * f64::from(self.facts.kv_bytes_per_token);
+            let (step_ms, link) = (seen.decode_ms_per_token.value(), seen.link_mb_per_s.value());
+            seen.pull_overhead_ms.observe(transfer_overhead_ms(took_ms, step_ms, bytes, link), 1.0);
         } else {
             let cached = self.facts.cached_tokens.get(self.decode as usize).copied().unwrap_or(0);
-            let uncached = self.facts.request.prompt_tokens.saturating_sub(cached);
-            seen.prefill_tokens_per_ms.observe(f64::from(uncached), took_ms);
+            seen.prefilled(self.facts.request.prompt_tokens.saturating_sub(cached), self.dispatched, now);
         }
     }
 
@@ -191,7 +198,8 @@ impl Turn {
         if let Some(tokens) = prompt_tokens {
             self.pool.observe_prompt(self.prompt_bytes, tokens);
         }
-        let prompt_tokens = prompt_tokens.unwrap_or(0);
+        // A stream whose client did not ask for usage tells no count: the estimate stands in.
+        let prompt_tokens = prompt_tokens.unwrap_or(self.facts.request.prompt_tokens);
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
     }
@@ -239,14 +247,14 @@ impl Turn {
 
     fn remember(&mut self, prompt_tokens: u32, output_tokens: u32) {
         let Some(key) = self.session_key.take() else { return };
-        let now_ms = self.app.clock.wall_ms();
+        let now_ms = millis(self.app.clock.elapsed());
         let turn = TurnRecord {
             decode: self.booking.worker().id,
             prefill: self.prefill.id,
             prompt: self.mark,
             prompt_tokens,
             output_tokens,
-            started_at_ms: self.arrived_wall_ms,
+            started_at_ms: millis(self.arrived),
             ended_at_ms: now_ms,
         };
         self.app.sessions.end_turn(key, &turn, now_ms);

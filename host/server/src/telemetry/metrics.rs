@@ -1,7 +1,7 @@
 //! Prometheus metrics. Names follow Prometheus' conventions: base units, `_total` for counters.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -10,9 +10,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use sluice_core::facts::Role;
+use sluice_core::health::State;
 
-/// From 5 us to 10 s: covers a policy call as well as a long prefill.
+use crate::fleet::status::WorkerStatus;
+
+/// From 5 us to a minute: covers a policy call as well as a long answer.
 const SECONDS: [f64; 20] = [
     0.000_005, 0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
     0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -37,7 +39,13 @@ pub struct Metrics {
     generation: Gauge,
     in_flight: Gauge,
     sessions: Gauge,
+    legs: Family<Labels<3>, Counter>,
     worker_up: Family<Labels<3>, Gauge>,
+    worker_requests: Family<Labels<2>, Gauge>,
+    worker_prefill_backlog: Family<Labels<2>, Gauge>,
+    worker_kv_blocks_free: Family<Labels<2>, Gauge>,
+    worker_prefill_rate: Family<Labels<2>, Gauge<f64, AtomicU64>>,
+    worker_decode_step: Family<Labels<2>, Gauge<f64, AtomicU64>>,
     phase: Family<Labels<2>, Histogram, fn() -> Histogram>,
 }
 
@@ -93,7 +101,33 @@ impl Default for Metrics {
             generation: register!("policy_generation", "Number of the policy set in force", Gauge::default()),
             in_flight: register!("in_flight_requests", "Requests being served", Gauge::default()),
             sessions: register!("sessions", "Conversations remembered", Gauge::default()),
+            legs: register!("legs", "Legs sent, by pool, worker and leg", Family::default()),
             worker_up: register!("worker_up", "1 while a worker takes work", Family::default()),
+            worker_requests: register!(
+                "worker_requests",
+                "Requests of this host on a worker",
+                Family::default()
+            ),
+            worker_prefill_backlog: register!(
+                "worker_prefill_backlog_tokens",
+                "Prompt tokens of this host's requests that a worker has still to prefill",
+                Family::default()
+            ),
+            worker_kv_blocks_free: register!(
+                "worker_kv_blocks_free",
+                "KV blocks free at the last scrape",
+                Family::default()
+            ),
+            worker_prefill_rate: register!(
+                "worker_prefill_tokens_per_second",
+                "Measured prefill rate, 0 while unmeasured",
+                Family::default()
+            ),
+            worker_decode_step: register!(
+                "worker_decode_step_seconds",
+                "Measured time per generated token, 0 while unmeasured",
+                Family::default()
+            ),
             phase: {
                 let phase = Family::new_with_constructor(histogram as fn() -> Histogram);
                 registry.register_with_unit(
@@ -148,7 +182,7 @@ impl Metrics {
             .inc();
     }
 
-    /// A decision was taken: `kind` is route, default, reject or fault.
+    /// A decision was taken: `kind` is policy, use-default, fault, not-loaded, builtin or reject.
     pub fn decision(&self, policy: &str, kind: &str) {
         self.decisions.get_or_create(&[("policy", policy.into()), ("kind", kind.into())]).inc();
     }
@@ -177,7 +211,8 @@ impl Metrics {
         self.retries.get_or_create(&[("pool", pool.into()), ("reason", reason.into())]).inc();
     }
 
-    /// What became of a prefill leg's handle: dispatched, absent, unusable, expired, stranded.
+    /// What became of a prefill leg's handle: dispatched, absent, unusable, expired, or stranded. One that was
+    /// dispatched and whose leg then failed may be stranded too, and counts as both.
     pub fn transfer(&self, pool: &str, what: &str) {
         self.transfers.get_or_create(&[("pool", pool.into()), ("handle", what.into())]).inc();
     }
@@ -208,11 +243,26 @@ impl Metrics {
         self.sessions.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// Whether a worker takes work.
-    pub fn worker_up(&self, pool: &str, worker: &str, role: Role, up: bool) {
+    /// A leg was sent: prefill, or decode, which is also the one leg of a unified request.
+    pub fn leg(&self, pool: &str, worker: &str, leg: &str) {
+        self.legs
+            .get_or_create(&[("pool", pool.into()), ("worker", worker.into()), ("leg", leg.into())])
+            .inc();
+    }
+
+    /// What is known of a worker now.
+    pub fn worker(&self, pool: &str, worker: &WorkerStatus) {
+        let up = i64::from(worker.state == State::Up);
+        let role = worker.role.name().into();
         self.worker_up
-            .get_or_create(&[("pool", pool.into()), ("worker", worker.into()), ("role", role.name().into())])
-            .set(i64::from(up));
+            .get_or_create(&[("pool", pool.into()), ("worker", worker.name.clone()), ("role", role)])
+            .set(up);
+        let labels = [("pool", pool.into()), ("worker", worker.name.clone())];
+        self.worker_requests.get_or_create(&labels).set(worker.booked.requests.into());
+        self.worker_prefill_backlog.get_or_create(&labels).set(worker.booked.prefill_tokens.into());
+        self.worker_kv_blocks_free.get_or_create(&labels).set(worker.kv_blocks_free.into());
+        self.worker_prefill_rate.get_or_create(&labels).set(worker.prefill_tokens_per_s.into());
+        self.worker_decode_step.get_or_create(&labels).set(f64::from(worker.decode_step_ms) / 1_000.0);
     }
 
     /// Time spent in a phase.

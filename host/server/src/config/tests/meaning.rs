@@ -97,7 +97,7 @@ fn listeners_may_share_a_port_on_different_addresses_or_leave_it_to_the_system()
 #[test]
 fn bounds_are_inside() {
     for written in
-        ["kv_lease_ms = 2000", "kv_lease_ms = 86_400_000", "block_tokens = 0x10", "max_model_len = 1"]
+        ["kv_lease_ms = 3001", "kv_lease_ms = 86_400_000", "block_tokens = 0x10", "max_model_len = 1"]
     {
         good("sluice.toml", &POOL.replace("mode = 'pull'", &format!("mode = 'pull'\n{written}")));
     }
