@@ -15,7 +15,9 @@ const SHOWN_AT_MOST: usize = 3;
 pub fn print(seen: &Seen) -> bool {
     println!("\n{}", table(seen));
     println!(
-        "TTFT is what streamed requests saw; cached tokens are prompt tokens that the prefilling engine had already."
+        "TTFT is what streamed requests saw; cached tokens are prompt tokens that the prefilling engine had already; MB\n\
+         moved is KV between engines. The policies decided one after another over the same conversations, so a later one\n\
+         found longer histories and fuller caches."
     );
     match &seen.refusal {
         Some(why) => println!("The broken file was refused: {why}"),
@@ -54,7 +56,7 @@ fn table(seen: &Seen) -> Table {
         "failed",
         "wrong",
         "TTFT p50 ms",
-        "p95 ms",
+        "TTFT p95 ms",
         "TPOT p50 ms",
         "prompt tokens",
         "cached tokens",

@@ -121,7 +121,12 @@ fn policies(app: &App) -> Response<ResponseBody> {
 }
 
 fn metrics(app: &App) -> Response<ResponseBody> {
-    app.telemetry.metrics.sessions(app.sessions.len());
+    app.telemetry.metrics.sessions(app.sessions.len(), app.sessions.evictions());
+    for pool in app.fleet.pools() {
+        for worker in status::workers(pool) {
+            app.telemetry.metrics.worker(&pool.config.name, &worker);
+        }
+    }
     let mut response = Response::new(whole(app.telemetry.metrics.encode()));
     let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);

@@ -31,6 +31,16 @@ pub fn guest(name: &str) -> Result<Vec<u8>, HarnessError> {
 }
 
 fn wasm(kind: &str, name: &str) -> Result<Vec<u8>, HarnessError> {
+    let path = wasm_path(kind, name)?;
+    std::fs::read(&path).map_err(HarnessError::io(format!("read {}", path.display())))
+}
+
+/// Where a policy of this project was built to.
+pub fn policy_path(name: &str) -> Result<PathBuf, HarnessError> {
+    wasm_path("policies", name)
+}
+
+fn wasm_path(kind: &str, name: &str) -> Result<PathBuf, HarnessError> {
     let file = format!("{name}.wasm");
     let looked_at = match std::env::var_os(WASM_VARIABLE) {
         Some(folder) => {
@@ -39,10 +49,7 @@ fn wasm(kind: &str, name: &str) -> Result<Vec<u8>, HarnessError> {
         }
         None => beside(&[&format!("{kind}/{file}")]),
     };
-    let Some(path) = first_file(&looked_at) else {
-        return Err(HarnessError::NoWasm { name: name.to_owned(), looked_at });
-    };
-    std::fs::read(&path).map_err(HarnessError::io(format!("read {}", path.display())))
+    first_file(&looked_at).ok_or_else(|| HarnessError::NoWasm { name: name.to_owned(), looked_at })
 }
 
 /// Places in the folders that this executable lies in: `target/debug/deps`, `target/debug`, `target`.

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::scrape::{self, EngineMetrics, Totals};
 use super::worker::BookedNow;
-use super::{Fleet, Pool, Worker, status};
+use super::{Fleet, Pool, Worker};
 use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 
@@ -38,7 +38,7 @@ pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for pool in fleet.pools() {
-        tasks.spawn(publish(pool.clone(), telemetry.clone()));
+        tasks.spawn(publish(pool.clone()));
         for worker in &pool.workers {
             let probe = Probe {
                 pool: pool.clone(),
@@ -52,13 +52,10 @@ pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> 
     tasks
 }
 
-async fn publish(pool: Arc<Pool>, telemetry: Arc<Telemetry>) {
+async fn publish(pool: Arc<Pool>) {
     loop {
         tokio::time::sleep(PUBLISH_INTERVAL).await;
         pool.publish();
-        for worker in status::workers(&pool) {
-            telemetry.metrics.worker(&pool.config.name, &worker);
-        }
     }
 }
 

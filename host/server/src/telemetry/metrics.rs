@@ -39,6 +39,7 @@ pub struct Metrics {
     generation: Gauge,
     in_flight: Gauge,
     sessions: Gauge,
+    session_evictions: Gauge,
     legs: Family<Labels<3>, Counter>,
     worker_up: Family<Labels<3>, Gauge>,
     worker_requests: Family<Labels<2>, Gauge>,
@@ -101,6 +102,11 @@ impl Default for Metrics {
             generation: register!("policy_generation", "Number of the policy set in force", Gauge::default()),
             in_flight: register!("in_flight_requests", "Requests being served", Gauge::default()),
             sessions: register!("sessions", "Conversations remembered", Gauge::default()),
+            session_evictions: register!(
+                "sessions_evicted",
+                "Conversations that made room for others since the start",
+                Gauge::default()
+            ),
             legs: register!("legs", "Legs sent, by pool, worker and leg", Family::default()),
             worker_up: register!("worker_up", "1 while a worker takes work", Family::default()),
             worker_requests: register!(
@@ -238,9 +244,10 @@ impl Metrics {
         &self.in_flight
     }
 
-    /// Conversations remembered.
-    pub fn sessions(&self, count: usize) {
+    /// Conversations remembered, and how many made room for others since the start.
+    pub fn sessions(&self, count: usize, evictions: usize) {
         self.sessions.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.session_evictions.set(i64::try_from(evictions).unwrap_or(i64::MAX));
     }
 
     /// A leg was sent: prefill, or decode, which is also the one leg of a unified request.
