@@ -9,6 +9,9 @@ use crate::verdict::{DecodeChoice, Disaggregated, Placement, Renewal, Retention,
 /// Fetch held KV only if it saves at least this many tokens (vLLM's own default for `kv_recompute_threshold`).
 pub const KV_RECOMPUTE_THRESHOLD_TOKENS: u32 = 64;
 
+/// Share of failed legs above which a worker counts as failing.
+const FAILING: f32 = 0.5;
+
 /// Where the request runs, or `None` when no worker of the table can serve it.
 pub fn route(facts: &Facts) -> Option<Route> {
     disaggregated(facts).or_else(|| alone(facts)).map(|placement| Route {
@@ -25,11 +28,10 @@ fn disaggregated(facts: &Facts) -> Option<Placement> {
             .rows(Role::Decode)
             .any(|decode| eligible(&decode) && group(facts, decode) == group(facts, *prefill))
     };
-    let prefill = facts
-        .rows(Role::Prefill)
-        .filter(eligible)
-        .filter(pairs_up)
-        .min_by_key(|row| (prefill_work_tokens(facts, *row), tie(facts, *row)))?;
+    let prefill =
+        facts.rows(Role::Prefill).filter(eligible).filter(pairs_up).min_by_key(|row| {
+            (is_failing(facts, *row), prefill_work_tokens(facts, *row), tie(facts, *row))
+        })?;
     let decode = least_loaded_decode(facts, prefill)?;
     Some(Placement::Disaggregated(Disaggregated {
         prefill,
@@ -42,7 +44,14 @@ fn disaggregated(facts: &Facts) -> Option<Placement> {
 fn alone(facts: &Facts) -> Option<Placement> {
     (0..facts.fleet.len() as Row)
         .filter(|row| facts.serves_alone(*row) && !facts.can(*row, ability::DRAINING))
-        .min_by_key(|row| (requests(facts, *row), prefill_work_tokens(facts, *row), tie(facts, *row)))
+        .min_by_key(|row| {
+            (
+                is_failing(facts, *row),
+                requests(facts, *row),
+                prefill_work_tokens(facts, *row),
+                tie(facts, *row),
+            )
+        })
         .map(Placement::Unified)
 }
 
@@ -65,7 +74,12 @@ fn least_loaded_decode(facts: &Facts, prefill: Row) -> Option<Row> {
     facts
         .rows(Role::Decode)
         .filter(|row| !facts.can(*row, ability::DRAINING) && group(facts, *row) == group(facts, prefill))
-        .min_by_key(|row| (requests(facts, *row), tie(facts, *row)))
+        .min_by_key(|row| (is_failing(facts, *row), requests(facts, *row), tie(facts, *row)))
+}
+
+/// A worker that fails fast always looks idle: it is chosen only when there is no other.
+fn is_failing(facts: &Facts, row: Row) -> bool {
+    facts.fleet.failure_rate.get(row as usize).is_some_and(|rate| *rate > FAILING)
 }
 
 fn group(facts: &Facts, row: Row) -> Option<u16> {
@@ -116,6 +130,18 @@ mod tests {
             panic!("disaggregated");
         };
         assert_eq!(chosen.prefill, 0);
+    }
+
+    #[test]
+    fn a_worker_that_fails_is_the_last_choice() {
+        let mut facts = table(&[prefill(), prefill(), decode(), decode()]);
+        facts.load.prefill_backlog_tokens = vec![0, 9_000, 0, 0];
+        facts.load.running = vec![0, 5, 0, 5];
+        std::sync::Arc::make_mut(&mut facts.fleet).failure_rate = vec![0.9, 0.0, 0.9, 0.1];
+        let Some(Route { placement: Placement::Disaggregated(chosen), .. }) = route(&facts) else {
+            panic!("disaggregated");
+        };
+        assert_eq!((chosen.prefill, chosen.decode), (1, DecodeChoice::Now(3)));
     }
 
     #[test]

@@ -14,6 +14,12 @@ use crate::verdict::{
 pub const REJECTION_STATUS: std::ops::RangeInclusive<u16> = 400..=599;
 /// Longest message of a rejection, bytes: it goes to a client in an error body, on one screen.
 pub const REJECTION_MESSAGE_BYTES_MAX: usize = 1_024;
+/// Longest reason of a route, bytes: it goes into a response header and a log line.
+pub const REASON_BYTES_MAX: usize = 256;
+/// Most hints of a route: there are not so many engine knobs.
+pub const HINTS_MAX: usize = 16;
+/// Longest hints of a route, keys and values together, bytes: they go with the request to an engine.
+pub const HINTS_BYTES_MAX: usize = 1_024;
 /// Longest time that one answer may keep KV blocks, ms: a day. Longer holds are renewed, not granted.
 pub const HOLD_MS_MAX: u32 = 24 * 60 * 60 * 1_000;
 /// Shortest interval between heartbeats, ms: below it, asking costs more than the blocks are worth.
@@ -89,6 +95,20 @@ pub enum BadVerdict {
         /// Its length.
         bytes: usize,
     },
+    /// A reason that does not fit a header.
+    #[error("a reason of {bytes} bytes; keep it within {REASON_BYTES_MAX}")]
+    Reason {
+        /// Its length.
+        bytes: usize,
+    },
+    /// More hints than an engine has knobs.
+    #[error("{count} hints of {bytes} bytes together; keep to {HINTS_MAX} hints and {HINTS_BYTES_MAX} bytes")]
+    Hints {
+        /// How many.
+        count: usize,
+        /// Keys and values together.
+        bytes: usize,
+    },
     /// A hold of no time, or of more than a day.
     #[error("a hold of {ms} ms; keep within 1 to {HOLD_MS_MAX} ms, and answer `release` to keep nothing")]
     HoldTime {
@@ -118,6 +138,8 @@ impl BadVerdict {
             Self::PushWithoutDecode { .. } => "push-without-decode",
             Self::RejectionStatus { .. } => "rejection-status",
             Self::RejectionMessage { .. } => "rejection-message",
+            Self::Reason { .. } => "reason",
+            Self::Hints { .. } => "hints",
             Self::HoldTime { .. } => "hold-time",
             Self::HeartbeatInterval { .. } => "heartbeat-interval",
         }
@@ -136,9 +158,23 @@ pub fn check(verdict: &Verdict, facts: &Facts) -> Result<(), BadVerdict> {
 /// Checks that a request can be served so.
 pub fn check_route(route: &Route, facts: &Facts) -> Result<(), BadVerdict> {
     match route.placement {
-        Placement::Unified(row) => check_unified(row, facts),
-        Placement::Disaggregated(pair) => check_pair(&pair, facts),
+        Placement::Unified(row) => check_unified(row, facts)?,
+        Placement::Disaggregated(pair) => check_pair(&pair, facts)?,
     }
+    check_texts(route)
+}
+
+fn check_texts(route: &Route) -> Result<(), BadVerdict> {
+    let bytes = route.reason.as_ref().map_or(0, String::len);
+    if bytes > REASON_BYTES_MAX {
+        return Err(BadVerdict::Reason { bytes });
+    }
+    let (count, bytes) =
+        (route.hints.len(), route.hints.iter().map(|(key, value)| key.len() + value.len()).sum());
+    if count > HINTS_MAX || bytes > HINTS_BYTES_MAX {
+        return Err(BadVerdict::Hints { count, bytes });
+    }
+    Ok(())
 }
 
 /// Checks that a rejection is one.
@@ -336,6 +372,24 @@ mod tests {
                 expected,
                 "{decode} after {prefill}"
             );
+        }
+    }
+
+    #[test]
+    fn texts_of_a_route() {
+        let hints = |count: usize, bytes: usize| vec![("k".to_owned(), "v".repeat(bytes)); count];
+        for (reason_bytes, hints, expected) in [
+            (0, hints(0, 0), "good"),
+            (REASON_BYTES_MAX, hints(HINTS_MAX, 1), "good"),
+            (REASON_BYTES_MAX + 1, hints(0, 0), "reason"),
+            (0, hints(HINTS_MAX + 1, 0), "hints"),
+            (0, hints(1, HINTS_BYTES_MAX - 1), "good"),
+            (0, hints(1, HINTS_BYTES_MAX), "hints"),
+        ] {
+            let reason = Some("x".repeat(reason_bytes));
+            let route = Route { placement: Placement::Unified(UNIFIED), reason, hints };
+            let found = kind_of(check_route(&route, &facts()));
+            assert_eq!(found, expected, "reason of {reason_bytes} bytes, {} hints", route.hints.len());
         }
     }
 

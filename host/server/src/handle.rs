@@ -34,6 +34,8 @@ pub enum HandleError {
 #[derive(Deserialize)]
 struct Fields {
     do_remote_prefill: bool,
+    #[serde(default)]
+    do_remote_decode: bool,
     remote_engine_id: String,
     remote_request_id: String,
     remote_host: String,
@@ -67,6 +69,12 @@ impl Handle {
             if value.is_empty() {
                 return Err(HandleError::Unusable(format!("{name} is empty")));
             }
+        }
+        if fields.do_remote_decode {
+            return Err(HandleError::Unusable("do_remote_decode is true".to_owned()));
+        }
+        if !fields.remote_host.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(HandleError::Unusable("remote_host is no host".to_owned()));
         }
         if fields.remote_port == 0 || fields.remote_block_ids.is_empty() {
             return Err(HandleError::Unusable("remote_port is 0 or remote_block_ids is empty".to_owned()));
@@ -138,5 +146,12 @@ mod tests {
         }
         assert!(matches!(handle(r#"{"do_remote_prefill":true}"#), Err(HandleError::Unusable(_))));
         assert!(matches!(handle("[1]"), Err(HandleError::Unusable(_))));
+        for (name, bad) in
+            [("do_remote_decode", true.into()), ("remote_host", serde_json::Value::from("a\r\nb"))]
+        {
+            let mut broken = good.clone();
+            broken[name] = bad;
+            assert!(matches!(handle(&broken.to_string()), Err(HandleError::Unusable(_))), "{name}");
+        }
     }
 }

@@ -92,7 +92,7 @@ impl Upstream {
         method: Method,
         worker: &WorkerUrl,
         path: &str,
-        body: Vec<u8>,
+        body: Bytes,
         mut headers: HeaderMap,
     ) -> Result<Response<Incoming>, UpstreamError> {
         let broken = |cause: String| UpstreamError::Broken { worker: worker.to_string(), cause };
@@ -104,7 +104,7 @@ impl Upstream {
         if !body.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let mut request = Request::new(Full::new(Bytes::from(body)));
+        let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;

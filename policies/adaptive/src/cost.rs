@@ -44,6 +44,14 @@ pub fn affinity_ms(knows_session: bool) -> f32 {
     if knows_session { -AFFINITY_MS } else { 0.0 }
 }
 
+/// What a worker's failures cost: a leg that fails is sent again elsewhere, after about this long.
+pub fn trouble_ms(failure_rate: f32) -> f32 {
+    const RETRY_MS: f32 = 1_000.0;
+    // Expected failures before a success; a worker that always fails still has a price, not an infinite one.
+    let rate = failure_rate.max(0.0).min(0.95);
+    rate / (1.0 - rate) * RETRY_MS
+}
+
 /// A measured figure, or what is assumed where nothing was measured.
 pub fn measured_or(measured: f32, assumed: u32) -> f32 {
     if measured > 0.0 { measured } else { assumed as f32 }
@@ -107,6 +115,14 @@ mod tests {
         // One uncached token more at 1,000 tokens/s, or one request more, outweighs it.
         assert!(prefill_ms(0, 1, 1_000.0) > -affinity_ms(true));
         assert!(decode_ms(10.0, 1, 100) - decode_ms(10.0, 0, 100) > -affinity_ms(true));
+    }
+
+    #[test]
+    fn trouble() {
+        for (rate, expected) in [(0.0, 0.0), (0.5, 1_000.0), (0.9, 9_000.0), (f32::NAN, 0.0), (-1.0, 0.0)] {
+            assert!((trouble_ms(rate) - expected).abs() < 1.0, "{rate}: {}", trouble_ms(rate));
+        }
+        assert!(trouble_ms(1.0).is_finite() && trouble_ms(1.0) > trouble_ms(0.9));
     }
 
     #[test]

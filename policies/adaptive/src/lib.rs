@@ -44,6 +44,7 @@ impl Adaptive {
         let rate = self.prefill_rate(worker);
         let uncached = worker.uncached_tokens(facts.request.prompt_tokens);
         cost::prefill_ms(worker.prefill_backlog_tokens(), uncached, rate)
+            + cost::trouble_ms(worker.failure_rate())
     }
 
     fn decode_ms(&self, facts: &Facts, worker: Worker<'_>) -> f32 {
@@ -54,6 +55,7 @@ impl Adaptive {
         let free = if worker.kv_blocks_total() == 0 { u32::MAX } else { worker.kv_blocks_free() };
         cost::decode_ms(step, requests, request.max_output_tokens)
             + cost::shortage_ms(needed, free, facts.block_tokens, self.prefill_rate(worker))
+            + cost::trouble_ms(worker.failure_rate())
     }
 
     fn prefill_rate(&self, worker: Worker<'_>) -> f32 {

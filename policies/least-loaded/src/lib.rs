@@ -21,9 +21,17 @@ pub struct LeastLoaded {
     settings: Settings,
 }
 
+/// Share of failed legs above which a worker is chosen only when there is no other.
+const FAILING: f32 = 0.5;
+
+/// More requests than any queue holds.
+const FAILING_WEIGHT: f32 = 1e6;
+
 impl LeastLoaded {
     fn load(&self, worker: Worker<'_>) -> f32 {
-        worker.running() as f32 + self.settings.waiting_weight as f32 * worker.waiting() as f32
+        // A worker that fails fast always looks idle.
+        let failing = if worker.failure_rate() > FAILING { FAILING_WEIGHT } else { 0.0 };
+        worker.running() as f32 + self.settings.waiting_weight as f32 * worker.waiting() as f32 + failing
     }
 }
 
@@ -98,6 +106,17 @@ mod tests {
     #[test]
     fn nobody_to_serve_is_the_hosts_to_say() {
         assert_eq!(verdict("{}", FactsBuilder::new()), Verdict::UseDefault);
+    }
+
+    #[test]
+    fn a_worker_that_fails_is_the_last_choice() {
+        let policy = LeastLoaded::configure("{}").expect("no settings");
+        let failing = WorkerSpec { failure_rate: 0.9, ..unified(1) };
+        let busy = WorkerSpec { running: 50, waiting: 50, ..unified(2) };
+        let both = FactsBuilder::new().worker(failing.clone()).worker(busy).build();
+        assert_eq!(policy.route(&both), Verdict::unified(1).because("least loaded"));
+        let alone = FactsBuilder::new().worker(failing).build();
+        assert_eq!(policy.route(&alone), Verdict::unified(0).because("least loaded"));
     }
 
     #[test]

@@ -81,9 +81,7 @@ fn refuse(error: &ConfigError) -> ExitCode {
 }
 
 fn policy_folder(config: &Config, error: &OpenError) -> ConfigError {
-    let text = error.to_string();
-    let (what, cure) = text.split_once("; ").unwrap_or((&text, "see the message"));
-    config::in_use(config, "policy", "folder", what.to_owned(), cure.to_owned())
+    config::in_use(config, "policy", "folder", error.to_string(), error.cure())
 }
 
 async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> ExitCode {

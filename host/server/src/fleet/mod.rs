@@ -18,20 +18,19 @@ use arc_swap::ArcSwap;
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
 
+use crate::clock::Clock;
 use crate::config;
 pub use booking::Booking;
 pub use table::Table;
 pub use worker::Worker;
 
 /// All pools.
-#[derive(Debug)]
 pub struct Fleet {
     pools: Vec<Arc<Pool>>,
     by_model: HashMap<String, usize>,
 }
 
 /// The workers that serve one model.
-#[derive(Debug)]
 pub struct Pool {
     /// As configured.
     pub config: config::Pool,
@@ -42,12 +41,13 @@ pub struct Pool {
     publishing: Mutex<()>,
     bytes_per_token: Mutex<BytesPerToken>,
     decisions: AtomicU64,
+    clock: Arc<dyn Clock>,
 }
 
 impl Fleet {
     /// The fleet as configured; nobody is up before the first probe.
-    pub fn new(pools: &[config::Pool]) -> Self {
-        let pools: Vec<_> = pools.iter().map(|pool| Arc::new(Pool::new(pool))).collect();
+    pub fn new(pools: &[config::Pool], clock: &Arc<dyn Clock>) -> Self {
+        let pools: Vec<_> = pools.iter().map(|pool| Arc::new(Pool::new(pool, clock.clone()))).collect();
         let by_model =
             pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
         Self { pools, by_model }
@@ -65,7 +65,7 @@ impl Fleet {
 }
 
 impl Pool {
-    fn new(config: &config::Pool) -> Self {
+    fn new(config: &config::Pool, clock: Arc<dyn Clock>) -> Self {
         let workers: Vec<_> =
             config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker))).collect();
         Self {
@@ -75,6 +75,7 @@ impl Pool {
             publishing: Mutex::default(),
             bytes_per_token: Mutex::default(),
             decisions: AtomicU64::new(0),
+            clock,
         }
     }
 
@@ -86,7 +87,7 @@ impl Pool {
     /// Publishes a new table from what is known of the workers.
     pub fn publish(&self) {
         let _order = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.table.store(Arc::new(Table::of(&self.workers)));
+        self.table.store(Arc::new(Table::of(&self.workers, self.clock.elapsed())));
     }
 
     /// Takes a report on a worker; a change of its state is published and returned.

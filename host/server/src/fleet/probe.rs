@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::Method;
 use sluice_core::health::{Report, State};
 use sluice_core::load::Scraped;
@@ -24,6 +25,10 @@ pub const INTERVAL_WHILE_DOWN: Duration = Duration::from_millis(250);
 
 /// How long a probe may take. An engine in a long step answers `/health` late, not never.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(2_000);
+
+/// What a probe that went well counts for in a worker's failure rate, in legs: half a minute of them let a worker
+/// that failed every leg be tried again.
+const PROBE_LEGS: f64 = 0.5;
 
 /// The longest answer of the other endpoints read, in bytes.
 const SMALL_ANSWER_BYTES_AT_MOST: usize = 64 * 1024;
@@ -79,7 +84,11 @@ impl Probe {
     async fn look(&self) -> bool {
         let alive = match self.get("/health", SMALL_ANSWER_BYTES_AT_MOST).await {
             Ok(_) => {
-                self.worker.seen().last_error = None;
+                let mut seen = self.worker.seen();
+                seen.last_error = None;
+                // A worker that failed and is spared sends no news of itself: health does, little by little, until it
+                // is tried again.
+                seen.failures.observe(0.0, PROBE_LEGS);
                 Report::ProbeOk
             }
             Err(error) => {
@@ -201,7 +210,7 @@ impl Probe {
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {
         let asked = async {
             let response =
-                self.upstream.send(Method::GET, &self.worker.url, path, Vec::new(), Default::default());
+                self.upstream.send(Method::GET, &self.worker.url, path, Bytes::new(), Default::default());
             let response = response.await.map_err(|error| error.to_string())?;
             let status = response.status();
             let body = crate::http::body::read(response.into_body(), limit_bytes).await;

@@ -1,6 +1,7 @@
 //! The worker table of a pool: columns for policies, the workers behind the rows for the host.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_core::facts::{FleetColumns, LoadColumns, Row};
 use sluice_core::health::State;
@@ -19,9 +20,23 @@ pub struct Table {
     scraped: Vec<Scraped>,
 }
 
+/// Gives workers without a fresh figure (0) the mean of their peers' of the same role. One that was slow when last
+/// seen, and got no work since, is then tried again rather than shunned for good.
+fn fill_from_peers(column: &mut [f32], role: &[u8]) {
+    let measured: Vec<_> =
+        role.iter().copied().zip(column.iter().copied()).filter(|(_, value)| *value > 0.0).collect();
+    for (value, role) in column.iter_mut().zip(role).filter(|(value, _)| **value == 0.0) {
+        let peers = measured.iter().filter(|(other, _)| other == role).map(|(_, value)| value);
+        let (sum, count) = peers.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+        if count > 0 {
+            *value = sum / count as f32;
+        }
+    }
+}
+
 impl Table {
-    /// The table of those workers that are up.
-    pub fn of(workers: &[Arc<Worker>]) -> Self {
+    /// The table of those workers that are up, as of `now`.
+    pub fn of(workers: &[Arc<Worker>], now: Duration) -> Self {
         let mut fleet = FleetColumns::default();
         let mut table = Self::default();
         for worker in workers {
@@ -36,8 +51,8 @@ impl Table {
             fleet.group.push(0);
             fleet.zone.push(worker.zone);
             fleet.kv_blocks_total.push(seen.scraped.kv_blocks_total);
-            fleet.prefill_tokens_per_s.push(seen.prefill_tokens_per_ms.value() * 1_000.0);
-            fleet.decode_step_ms.push(seen.decode_ms_per_token.value());
+            fleet.prefill_tokens_per_s.push(seen.prefill_rate.fresh(now) * 1_000.0);
+            fleet.decode_step_ms.push(seen.decode_step.fresh(now));
             fleet.link_mb_per_s.push(seen.link_mb_per_s.value());
             fleet.pull_overhead_ms.push(seen.pull_overhead_ms.value());
             fleet.push_overhead_ms.push(0.0);
@@ -45,6 +60,8 @@ impl Table {
             table.workers.push(worker.clone());
             table.scraped.push(seen.scraped);
         }
+        fill_from_peers(&mut fleet.prefill_tokens_per_s, &fleet.role);
+        fill_from_peers(&mut fleet.decode_step_ms, &fleet.role);
         table.fleet = Arc::new(fleet);
         table
     }
@@ -86,5 +103,17 @@ impl Table {
         let mut fleet = (*self.fleet).clone();
         mark_absent(&mut fleet, present);
         Self { fleet: Arc::new(fleet), workers: self.workers.clone(), scraped: self.scraped.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unmeasured_workers_count_as_their_peers() {
+        let mut steps = [10.0, 0.0, 20.0, 0.0, 0.0];
+        fill_from_peers(&mut steps, &[2, 2, 2, 1, 0]);
+        assert_eq!(steps, [10.0, 15.0, 20.0, 0.0, 0.0]);
     }
 }

@@ -77,9 +77,9 @@ pub struct Seen {
     /// When the last prefill here was done: one that waited for it began then.
     pub last_prefill_done: Duration,
     /// Uncached prompt tokens over milliseconds.
-    pub prefill_tokens_per_ms: SmoothedRatio,
+    pub prefill_rate: Dated,
     /// Milliseconds over generated tokens.
-    pub decode_ms_per_token: SmoothedRatio,
+    pub decode_step: Dated,
     /// Transferred bytes over microseconds, that is MB over seconds.
     pub link_mb_per_s: SmoothedRatio,
     /// See [`sluice_core::measure::transfer_overhead_ms`].
@@ -99,6 +99,38 @@ const OVERHEAD_WINDOW_LEGS: f64 = 10.0;
 /// Legs over which failures are smoothed.
 const FAILURE_WINDOW_LEGS: f64 = 20.0;
 
+/// How long a measured rate is believed of a worker that got no work since.
+const RATE_FRESH_FOR: Duration = Duration::from_secs(10);
+
+/// A smoothed figure, and when it was last observed.
+#[derive(Debug, Clone, Copy)]
+pub struct Dated {
+    ratio: SmoothedRatio,
+    observed: Duration,
+}
+
+impl Dated {
+    const fn over(window: f64) -> Self {
+        Self { ratio: SmoothedRatio::over(window), observed: Duration::ZERO }
+    }
+
+    /// Adds an observation made at `now`.
+    pub fn observe(&mut self, numerator: f64, denominator: f64, now: Duration) {
+        self.ratio.observe(numerator, denominator);
+        self.observed = self.observed.max(now);
+    }
+
+    /// The figure, or 0 if nothing was observed lately.
+    pub fn fresh(&self, now: Duration) -> f32 {
+        if now.saturating_sub(self.observed) < RATE_FRESH_FOR { self.ratio.value() } else { 0.0 }
+    }
+
+    /// The figure, however old.
+    pub fn last(&self) -> f32 {
+        self.ratio.value()
+    }
+}
+
 impl Default for Seen {
     fn default() -> Self {
         Self {
@@ -110,8 +142,8 @@ impl Default for Seen {
             engine_block_tokens: None,
             models: None,
             last_prefill_done: Duration::ZERO,
-            prefill_tokens_per_ms: SmoothedRatio::over(PREFILL_WINDOW_MS),
-            decode_ms_per_token: SmoothedRatio::over(DECODE_WINDOW_TOKENS),
+            prefill_rate: Dated::over(PREFILL_WINDOW_MS),
+            decode_step: Dated::over(DECODE_WINDOW_TOKENS),
             link_mb_per_s: SmoothedRatio::over(LINK_WINDOW_US),
             pull_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
             failures: SmoothedRatio::over(FAILURE_WINDOW_LEGS),
@@ -130,7 +162,7 @@ impl Seen {
         self.last_prefill_done = self.last_prefill_done.max(done);
         if uncached_tokens >= TOKENS_TO_MEASURE_A_PREFILL {
             let took_ms = done.saturating_sub(began).as_secs_f64() * 1_000.0;
-            self.prefill_tokens_per_ms.observe(f64::from(uncached_tokens), took_ms);
+            self.prefill_rate.observe(f64::from(uncached_tokens), took_ms, done);
         }
     }
 }
@@ -222,10 +254,10 @@ mod tests {
         for n in 1..=3 {
             seen.prefilled(1_000, ms(0), ms(n * 100));
         }
-        assert!((seen.prefill_tokens_per_ms.value() - 10.0).abs() < 0.01);
+        assert!((seen.prefill_rate.fresh(ms(1_000)) - 10.0).abs() < 0.01);
         // One that waited for nobody is timed from its dispatch; tiny ones say nothing.
         seen.prefilled(1_000, ms(900), ms(1_000));
         seen.prefilled(16, ms(1_000), ms(1_020));
-        assert!((seen.prefill_tokens_per_ms.value() - 10.0).abs() < 0.01);
+        assert!((seen.prefill_rate.fresh(ms(1_000)) - 10.0).abs() < 0.01);
     }
 }

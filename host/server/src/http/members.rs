@@ -89,13 +89,16 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::with_capacity(16);
+                let mut count = 0;
                 while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+                    // Repeats count too: each is looked for among all before it.
+                    count += 1;
+                    if count > MEMBERS_AT_MOST {
+                        return Err(serde::de::Error::custom(format!("more than {MEMBERS_AT_MOST} members")));
+                    }
                     if let Some(earlier) = members.iter_mut().find(|(other, _)| *other == name) {
                         earlier.1 = value;
                         continue;
-                    }
-                    if members.len() == MEMBERS_AT_MOST {
-                        return Err(serde::de::Error::custom(format!("more than {MEMBERS_AT_MOST} members")));
                     }
                     members.push((name, value));
                 }
@@ -178,6 +181,8 @@ mod tests {
         }
         let many: String = (0..=MEMBERS_AT_MOST).map(|n| format!("\"m{n}\":0,")).collect();
         assert!(Members::parse(format!("{{{}}}", many.trim_end_matches(',')).as_bytes()).is_err());
+        let repeated = "\"m\":0,".repeat(MEMBERS_AT_MOST + 1);
+        assert!(Members::parse(format!("{{{}}}", repeated.trim_end_matches(',')).as_bytes()).is_err());
     }
 
     proptest::proptest! {

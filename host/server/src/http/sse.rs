@@ -89,8 +89,15 @@ pub fn without_internal(event: Bytes) -> Bytes {
     }
     let mut out = BytesMut::with_capacity(event.len());
     for line in event.split_inclusive(|byte| *byte == b'\n') {
-        let members = data(line).and_then(|payload| Members::parse(payload).ok());
-        match members.filter(|members| ENGINE_INTERNAL.iter().any(|name| members.has(name))) {
+        let Some(payload) = data(line) else {
+            out.extend_from_slice(line);
+            continue;
+        };
+        let Ok(members) = Members::parse(payload) else {
+            // It names such a member and cannot be read: better nothing than a handle in a client's hands.
+            continue;
+        };
+        match Some(members).filter(|members| ENGINE_INTERNAL.iter().any(|name| members.has(name))) {
             None => out.extend_from_slice(line),
             Some(members) => {
                 out.extend_from_slice(b"data: ");

@@ -1,10 +1,11 @@
 //! From an engine's answer to the client's: whole or as a stream, without what is between host and engine.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
 use sluice_core::facts::Finish;
@@ -32,15 +33,15 @@ pub(super) async fn relay(
     let (head, body) = response.into_parts();
     if !head.status.is_success() {
         let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
-        return Err(dispatch::refusal(worker, Blame::Decode, head.status, &bytes));
+        return Err(dispatch::refusal(worker, Blame::Decode, &head, &bytes));
     }
     let decision = call.decision_header(&turn.decision, &turn.prefill.name, &worker.name);
-    let kind = head.headers.get(CONTENT_TYPE);
-    let mut response = if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+    let mut response = if is_event_stream(&head.headers) {
         stream(Relay::new(body, turn, record.hand_over(), call.deadline))
     } else {
         let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
-        let (bytes, end) = finish_whole(bytes);
+        let (bytes, end) =
+            finish_whole(bytes).map_err(|what| dispatch::no_answer(call, worker, Blame::Decode, what))?;
         turn.finish(end, record);
         let mut response = json_response(StatusCode::OK, Bytes::new());
         *response.body_mut() = whole_with_place(bytes, record.take_place());
@@ -65,18 +66,44 @@ fn stream(relay: Relay) -> Response<ResponseBody> {
     response
 }
 
-/// Takes engine-internal members out of a whole answer and reads what its end tells.
-fn finish_whole(bytes: Bytes) -> (Bytes, AnswerEnd) {
-    let Ok(members) = Members::parse(&bytes) else {
-        // Not ours to judge: a 200 that is no JSON object goes to the client as it came.
-        return (bytes, AnswerEnd::default());
-    };
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    const KIND: &[u8] = b"text/event-stream";
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.as_bytes().get(..KIND.len()));
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(KIND))
+}
+
+/// Takes engine-internal members out of a whole answer and reads what its end tells. An answer that is none must
+/// not pass for one: an error says what it is instead.
+fn finish_whole(bytes: Bytes) -> Result<(Bytes, AnswerEnd), &'static str> {
+    let members = Members::parse(&bytes).map_err(|_| "with no JSON object in it")?;
+    if members.get("choices").is_none() {
+        return Err("with no choices in it");
+    }
+    if failed(&members) {
+        return Err("with an error in it");
+    }
     let end = answer_end(&members);
     if ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
         let cleaned = members.write(&ENGINE_INTERNAL, &[]);
-        return (cleaned.into(), end);
+        return Ok((cleaned.into(), end));
     }
-    (bytes, end)
+    Ok((bytes, end))
+}
+
+/// Whether an answer, or a chunk of a stream, says that the engine failed.
+pub(super) fn failed(members: &Members<'_>) -> bool {
+    let is_error_object = members.get("object").is_some_and(|object| object.get() == "\"error\"");
+    members.get("error").is_some() || is_error_object || finish_reason(members).as_deref() == Some("error")
+}
+
+fn finish_reason<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
+    #[derive(Deserialize)]
+    struct Choice<'a> {
+        #[serde(borrow, default)]
+        finish_reason: Option<Cow<'a, str>>,
+    }
+    let choices = members.read::<Vec<Choice<'a>>>("choices").ok().flatten().unwrap_or_default();
+    choices.into_iter().find_map(|choice| choice.finish_reason)
 }
 
 /// Usage and finish of a whole answer, or of one chunk of a stream.
@@ -87,14 +114,8 @@ pub(super) fn answer_end(members: &Members<'_>) -> AnswerEnd {
         #[serde(default)]
         completion_tokens: Option<u32>,
     }
-    #[derive(Deserialize)]
-    struct Choice<'a> {
-        #[serde(borrow, default)]
-        finish_reason: Option<std::borrow::Cow<'a, str>>,
-    }
     let usage = members.read::<Usage>("usage").ok().flatten();
-    let choices = members.read::<Vec<Choice<'_>>>("choices").ok().flatten().unwrap_or_default();
-    let finish = choices.iter().find_map(|choice| choice.finish_reason.as_deref()).map(finish);
+    let finish = finish_reason(members).as_deref().map(finish);
     AnswerEnd {
         prompt_tokens: usage.as_ref().map(|usage| usage.prompt_tokens),
         output_tokens: usage.and_then(|usage| usage.completion_tokens),
@@ -118,7 +139,7 @@ mod tests {
     #[test]
     fn a_whole_answer_is_cleaned_and_read() {
         let body = r#"{"id":"x","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":58,"total_tokens":90,"completion_tokens":32},"kv_transfer_params":null,"ec_transfer_params":null}"#;
-        let (bytes, end) = finish_whole(Bytes::from_static(body.as_bytes()));
+        let (bytes, end) = finish_whole(Bytes::from_static(body.as_bytes())).expect("an answer");
         assert_eq!(
             bytes,
             r#"{"id":"x","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":58,"total_tokens":90,"completion_tokens":32}}"#
@@ -129,12 +150,26 @@ mod tests {
     }
 
     #[test]
-    fn odd_answers_do_no_harm() {
-        for body in
-            ["", "[]", "nonsense", r#"{"choices":7,"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#]
-        {
-            let (bytes, end) = finish_whole(Bytes::from_static(body.as_bytes()));
-            assert_eq!((bytes.as_ref(), end), (body.as_bytes(), AnswerEnd::default()), "{body}");
+    fn what_is_no_answer_does_not_pass_for_one() {
+        for body in [
+            "",
+            "[]",
+            "<html>",
+            r#"{"id":"x""#,
+            "{}",
+            r#"{"error":{"message":"x"},"choices":[]}"#,
+            r#"{"object":"error","message":"x","choices":[]}"#,
+            r#"{"choices":[{"finish_reason":"error"}]}"#,
+        ] {
+            assert!(finish_whole(Bytes::from_static(body.as_bytes())).is_err(), "{body}");
+        }
+    }
+
+    #[test]
+    fn odd_members_do_no_harm() {
+        for body in [r#"{"choices":7,"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#] {
+            let passed = finish_whole(Bytes::from_static(body.as_bytes()));
+            assert_eq!(passed, Ok((Bytes::from_static(body.as_bytes()), AnswerEnd::default())), "{body}");
         }
     }
 }

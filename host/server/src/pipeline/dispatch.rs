@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::header::RETRY_AFTER;
+use hyper::http::response::Parts;
 use hyper::{Method, Response, StatusCode};
 use sluice_core::health::Report;
 use tokio::time::timeout_at;
@@ -21,6 +24,9 @@ const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
 /// When to come back after this host ran short of descriptors or ports: they are freed as requests end.
 const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
 
+/// The longest message of an engine passed on, in characters. vLLM's longest, of schema errors, are under 2,000.
+const ENGINE_WORDS_AT_MOST: usize = 4_000;
+
 /// Sends a leg and waits for the answer's head, within the request's time.
 pub(super) async fn send(
     call: &Call<'_>,
@@ -30,9 +36,18 @@ pub(super) async fn send(
     attempt: u32,
 ) -> Result<Response<Incoming>, Failed> {
     call.app.telemetry.metrics.leg(&worker.pool, &worker.name, blame.name());
-    let path = call.request.endpoint.path();
-    let sending = call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt));
-    let error = match timeout_at(call.deadline, sending).await {
+    let body = Bytes::from(body);
+    let first = timeout_at(call.deadline, post(call, worker, body.clone(), attempt)).await;
+    let sent = match first {
+        // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
+        // sent once more, before it counts as failed.
+        Ok(Err(UpstreamError::Broken { .. })) => {
+            call.app.telemetry.metrics.retry(&worker.pool, "resent");
+            timeout_at(call.deadline, post(call, worker, body, attempt)).await
+        }
+        other => other,
+    };
+    let error = match sent {
         Ok(Ok(response)) => {
             // A 5xx is the engine's failure; a 4xx is the client's, which the engine found.
             let failed = response.status().is_server_error();
@@ -70,6 +85,25 @@ pub(super) async fn send(
     Err(Failed::Retry { reason, worker: Some(worker.id), error })
 }
 
+async fn post(
+    call: &Call<'_>,
+    worker: &Worker,
+    body: Bytes,
+    attempt: u32,
+) -> Result<Response<Incoming>, UpstreamError> {
+    let path = call.request.endpoint.path();
+    call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt)).await
+}
+
+/// An answer that is none: empty, no JSON, an error in a 200, no choices. Nothing of it reached the client.
+pub(super) fn no_answer(call: &Call<'_>, worker: &Worker, blame: Blame, what: &str) -> Failed {
+    worker.seen().failures.observe(1.0, 1.0);
+    call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "no_answer");
+    let message = format!("{} worker {:?} answered 200, but {what}", blame.name(), worker.name);
+    let error = ApiError::new(StatusCode::BAD_GATEWAY, blame, "no_answer", message);
+    Failed::Retry { reason: "no_answer", worker: Some(worker.id), error }
+}
+
 /// Reads a whole answer within the request's time.
 pub(super) async fn read(
     call: &Call<'_>,
@@ -94,41 +128,49 @@ pub(super) async fn read(
 
 /// An engine's own refusal. A 5xx is the engine's trouble, and nothing reached the client: another attempt may do
 /// better. Anything else is final.
-pub(super) fn refusal(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> Failed {
-    let error = told(worker, blame, status, body);
-    if status.is_server_error() {
+pub(super) fn refusal(worker: &Worker, blame: Blame, head: &Parts, body: &[u8]) -> Failed {
+    let mut error = told(worker, blame, head.status, body);
+    let seconds = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
+    error.retry_after_ms = seconds.map(|seconds| seconds.saturating_mul(1_000));
+    if head.status.is_server_error() {
         Failed::Retry { reason: "status_5xx", worker: Some(worker.id), error }
     } else {
         Failed::Final(error)
     }
 }
 
-/// What the client is told: the engine's own words when they have OpenAI's shape, ours otherwise.
+/// What the client is told: the engine's own words where they are found, ours otherwise.
 fn told(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> ApiError {
+    let shown =
+        if status.is_client_error() || status.is_server_error() { status } else { StatusCode::BAD_GATEWAY };
+    let (blame, code) = if status.is_client_error() {
+        (Blame::Client, "refused_by_engine")
+    } else {
+        (blame, "engine_failed")
+    };
+    let (message, param) = engine_words(body).unwrap_or_else(|| {
+        (format!("{} worker {:?} answered {}", worker.role.name(), worker.name, status.as_u16()), None)
+    });
+    let message = message.chars().take(ENGINE_WORDS_AT_MOST).collect::<String>();
+    ApiError { param, ..ApiError::new(shown, blame, code, message) }
+}
+
+/// The message of an error, in the shapes that vLLM has used: `error.message`, `message`, `detail`.
+fn engine_words(body: &[u8]) -> Option<(String, Option<String>)> {
     #[derive(serde::Deserialize)]
     struct EngineError {
         message: String,
         #[serde(default)]
         param: Option<String>,
     }
-    let engine =
-        Members::parse(body).ok().and_then(|members| members.read::<EngineError>("error").ok().flatten());
-    let blame = if status.is_client_error() { Blame::Client } else { blame };
-    let status =
-        if status.is_client_error() || status.is_server_error() { status } else { StatusCode::BAD_GATEWAY };
-    let code = match blame {
-        Blame::Client => "refused_by_engine",
-        _ => "engine_failed",
-    };
-    match engine {
-        Some(EngineError { message, param }) => {
-            ApiError { param, ..ApiError::new(status, blame, code, message) }
-        }
-        None => {
-            let message = format!("{} worker {:?} answered {status}", worker.role.name(), worker.name);
-            ApiError::new(status, blame, code, message)
-        }
+    let members = Members::parse(body).ok()?;
+    if let Ok(Some(EngineError { message, param })) = members.read("error") {
+        return Some((message, param));
     }
+    let message = members.read::<String>("message").ok().flatten();
+    message
+        .or_else(|| members.get("detail").map(|detail| detail.get().to_owned()))
+        .map(|message| (message, None))
 }
 
 fn timed_out(call: &Call<'_>, worker: &Worker, blame: Blame) -> ApiError {
@@ -141,4 +183,24 @@ fn timed_out(call: &Call<'_>, worker: &Worker, blame: Blame) -> ApiError {
         worker.name
     );
     ApiError::new(StatusCode::GATEWAY_TIMEOUT, blame, "timeout", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_words_are_found() {
+        for (body, expected) in [
+            (r#"{"error":{"message":"too long","param":"prompt"}}"#, Some(("too long", Some("prompt")))),
+            (r#"{"object":"error","message":"old shape"}"#, Some(("old shape", None))),
+            (r#"{"detail":"Not Found"}"#, Some(("\"Not Found\"", None))),
+            ("<html>", None),
+            ("{}", None),
+        ] {
+            let found = engine_words(body.as_bytes());
+            let found = found.as_ref().map(|(message, param)| (message.as_str(), param.as_deref()));
+            assert_eq!(found, expected, "{body}");
+        }
+    }
 }

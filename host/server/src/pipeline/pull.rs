@@ -22,6 +22,7 @@ use crate::handle::{Handle, HandleError};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
+use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::Phase;
 
 /// The end of a prefill leg.
@@ -50,7 +51,10 @@ pub(super) async fn run(
         DecodeChoice::Now(row) => Some((row, book_decode(table, &facts, row)?)),
         DecodeChoice::AfterPrefill => None,
     };
-    let prefill = prefill(call, &facts, plan.prefill, &prefill_worker, attempt).await?;
+    // From here to decode's answer, a client that leaves may leave KV blocks behind on the prefill worker.
+    let watch = BlocksLeft::watch(call);
+    let prefill = prefill(call, &facts, plan.prefill, &prefill_worker, attempt).await;
+    let prefill = prefill.inspect_err(|_| watch.over())?;
     let (row, booking) = match early {
         Some(bound) => bound,
         None => bind_late(call, table, &facts, &mut decision, plan.prefill, &prefill)?,
@@ -60,10 +64,39 @@ pub(super) async fn run(
     let body = decode_body(call, &prefill_worker, prefill.handle, prefill.good_until)?;
     let turn =
         Turn::start(call, facts, decision, row, booking).prefilled_by(prefill_worker, prefill.prompt_tokens);
-    let sent = dispatch::send(call, &worker, Blame::Decode, body, attempt).await;
-    // The decode worker may never have seen the handle: the prefill worker then keeps the blocks for the lease.
-    let response = sent.inspect_err(|_| strand(call, had_handle))?;
-    answer::relay(call, turn, &worker, response, record).await
+    let answered = match dispatch::send(call, &worker, Blame::Decode, body, attempt).await {
+        Ok(response) => answer::relay(call, turn, &worker, response, record).await,
+        Err(failed) => Err(failed),
+    };
+    watch.over();
+    // The decode worker may never have read the blocks: the prefill worker then keeps them for their lease.
+    answered.inspect_err(|failed| strand(call, had_handle && matches!(failed, Failed::Retry { .. })))
+}
+
+/// Counts a request that was given up while a prefill worker had, or was to have, KV blocks for it.
+struct BlocksLeft {
+    telemetry: Arc<Telemetry>,
+    pool: String,
+    over: std::cell::Cell<bool>,
+}
+
+impl BlocksLeft {
+    fn watch(call: &Call<'_>) -> Self {
+        let pool = call.pool.config.name.clone();
+        Self { telemetry: call.app.telemetry.clone(), pool, over: std::cell::Cell::new(false) }
+    }
+
+    fn over(&self) {
+        self.over.set(true);
+    }
+}
+
+impl Drop for BlocksLeft {
+    fn drop(&mut self) {
+        if !self.over.get() {
+            self.telemetry.metrics.transfer(&self.pool, "abandoned");
+        }
+    }
 }
 
 async fn prefill(
@@ -84,9 +117,12 @@ async fn prefill(
     let bytes = dispatch::read(call, worker, Blame::Prefill, body).await?;
     drop(booking);
     if !head.status.is_success() {
-        return Err(dispatch::refusal(worker, Blame::Prefill, head.status, &bytes));
+        return Err(dispatch::refusal(worker, Blame::Prefill, &head, &bytes));
     }
-    let members = Members::parse(&bytes).unwrap_or_default();
+    let members = Members::parse(&bytes).ok().filter(|members| members.get("choices").is_some());
+    let Some(members) = members else {
+        return Err(dispatch::no_answer(call, worker, Blame::Prefill, "with no choices in it"));
+    };
     let handle = take_handle(call, worker, &members);
     let took = answered.saturating_sub(dispatched);
     call.app.telemetry.metrics.phase(&call.pool.config.name, Phase::Prefill, took);

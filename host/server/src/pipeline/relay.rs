@@ -7,17 +7,23 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming};
+use memchr::memmem::Finder;
 use sluice_core::facts::Finish;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::answer::answer_end;
+use super::answer::{answer_end, failed};
 use super::turn::{AnswerEnd, Record, Turn};
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
+
+/// How long an engine may take to end its stream after `[DONE]`. Past it the answer is over all the same, and the
+/// connection is closed.
+const END_AFTER_DONE: Duration = Duration::from_millis(250);
 
 /// Events kept to read usage and finish from at the end: the finish chunk, the usage chunk, and one to spare.
 const LAST_EVENTS_KEPT: usize = 3;
@@ -69,8 +75,9 @@ impl Body for Relay {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
             let Some(running) = &mut self.0 else { return Poll::Ready(None) };
-            if !running.done_seen && running.deadline.as_mut().poll(context).is_ready() {
-                return Poll::Ready(self.cut(Cut::TimedOut));
+            if running.deadline.as_mut().poll(context).is_ready() {
+                let whole = running.done_seen;
+                return Poll::Ready(if whole { self.end() } else { self.cut(Cut::TimedOut) });
             }
             let frame = match Pin::new(&mut running.upstream).poll_frame(context) {
                 Poll::Pending => return Poll::Pending,
@@ -81,6 +88,9 @@ impl Body for Relay {
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
             let Ok(chunk) = frame.into_data() else { continue };
+            if running.done_seen {
+                continue;
+            }
             let Ok(events) = running.splitter.push(chunk) else { return Poll::Ready(self.cut(Cut::TooLong)) };
             if !events.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(running.pass(events)))));
@@ -100,8 +110,10 @@ impl Running {
             let event = sse::without_internal(event);
             if sse::data(&event) == Some(b"[DONE]") {
                 self.done_seen = true;
+                // The rest is waited for only so that the connection can be used again.
+                self.deadline.as_mut().reset(Instant::now() + END_AFTER_DONE);
             } else {
-                self.error_seen |= event.starts_with(b"data: {\"error\"");
+                self.error_seen |= tells_failure(&event);
                 self.last.push_back(event.clone());
                 if self.last.len() > LAST_EVENTS_KEPT {
                     self.last.pop_front();
@@ -124,6 +136,16 @@ impl Running {
             }
         })
     }
+}
+
+/// Whether a chunk says that the engine failed. The text is looked for first: most chunks are not parsed.
+fn tells_failure(event: &[u8]) -> bool {
+    thread_local! {
+        static FINDER: Finder<'static> = Finder::new("error");
+    }
+    let lines = || event.split(|byte| *byte == b'\n').filter_map(sse::data);
+    FINDER.with(|finder| finder.find(event).is_some())
+        && lines().filter_map(|payload| Members::parse(payload).ok()).any(|members| failed(&members))
 }
 
 impl Relay {
@@ -160,5 +182,25 @@ impl Relay {
         let error = ApiError::new(hyper::StatusCode::BAD_GATEWAY, Blame::Decode, code, message);
         running.turn.break_off(kind, &mut running.record);
         Some(Ok(Frame::data(Bytes::from(format!("data: {}\n\n", error.json())))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_found_however_they_are_spelled() {
+        for (event, expected) in [
+            ("data: {\"error\": {\"message\": \"x\"}}\n\n", true),
+            ("data:{ \"error\":{\"message\":\"x\"}}\n\n", true),
+            ("event: error\ndata: {\"error\":{}}\n\n", true),
+            ("data: {\"object\":\"error\",\"message\":\"x\"}\n\n", true),
+            ("data: {\"choices\":[{\"finish_reason\":\"error\"}]}\n\n", true),
+            ("data: {\"choices\":[{\"text\":\"an error\",\"finish_reason\":null}]}\n\n", false),
+            ("data: {\"error\":null,\"choices\":[]}\n\n", false),
+        ] {
+            assert_eq!(tells_failure(event.as_bytes()), expected, "{event}");
+        }
     }
 }

@@ -170,7 +170,7 @@ impl Turn {
         if self.disaggregated {
             let tokens = f64::from(self.prompt_tokens.unwrap_or(self.facts.request.prompt_tokens));
             let bytes = tokens * f64::from(self.facts.kv_bytes_per_token);
-            let (step_ms, link) = (seen.decode_ms_per_token.value(), seen.link_mb_per_s.value());
+            let (step_ms, link) = (seen.decode_step.last(), seen.link_mb_per_s.value());
             seen.pull_overhead_ms.observe(transfer_overhead_ms(took_ms, step_ms, bytes, link), 1.0);
         } else {
             let cached = self.facts.cached_tokens.get(self.decode as usize).copied().unwrap_or(0);
@@ -225,7 +225,7 @@ impl Turn {
             None => return,
         };
         let took_ms = now.saturating_sub(since).as_secs_f64() * 1_000.0;
-        self.booking.worker().seen().decode_ms_per_token.observe(took_ms, f64::from(steps));
+        self.booking.worker().seen().decode_step.observe(took_ms, f64::from(steps), now);
     }
 
     /// Asks the policy what becomes of the turn's KV. No engine holds blocks for us yet, so the answer is

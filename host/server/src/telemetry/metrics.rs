@@ -217,8 +217,8 @@ impl Metrics {
         self.retries.get_or_create(&[("pool", pool.into()), ("reason", reason.into())]).inc();
     }
 
-    /// What became of a prefill leg's handle: dispatched, absent, unusable, expired, or stranded. One that was
-    /// dispatched and whose leg then failed may be stranded too, and counts as both.
+    /// What became of a prefill leg's handle: dispatched, absent, unusable, expired; stranded, when decode failed
+    /// (it was dispatched too); abandoned, when the client left before decode's answer.
     pub fn transfer(&self, pool: &str, what: &str) {
         self.transfers.get_or_create(&[("pool", pool.into()), ("handle", what.into())]).inc();
     }
