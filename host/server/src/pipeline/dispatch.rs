@@ -24,6 +24,16 @@ const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
 /// When to come back after this host ran short of descriptors or ports: they are freed as requests end.
 const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
 
+/// Whether a leg whose connection broke before an answer may be sent once more as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resend {
+    /// It carries no handle.
+    Once,
+    /// It carries a handle. The engine may have begun to read the blocks, and the holder may have given them away
+    /// since: a second read could answer with another request's text.
+    Never,
+}
+
 /// The longest message of an engine passed on, in characters. vLLM's longest, of schema errors, are under 2,000.
 const ENGINE_WORDS_AT_MOST: usize = 4_000;
 
@@ -33,6 +43,7 @@ pub(super) async fn send(
     worker: &Arc<Worker>,
     blame: Blame,
     body: Vec<u8>,
+    resend: Resend,
     attempt: u32,
 ) -> Result<Response<Incoming>, Failed> {
     call.app.telemetry.metrics.leg(&worker.pool, &worker.name, blame.name());
@@ -41,7 +52,7 @@ pub(super) async fn send(
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
         // sent once more, before it counts as failed.
-        Ok(Err(UpstreamError::Broken { .. })) => {
+        Ok(Err(UpstreamError::Broken { .. })) if resend == Resend::Once => {
             call.app.telemetry.metrics.retry(&worker.pool, "resent");
             timeout_at(call.deadline, post(call, worker, body, attempt)).await
         }

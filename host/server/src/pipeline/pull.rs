@@ -14,8 +14,9 @@ use sluice_core::verdict::{DecodeChoice, Disaggregated};
 
 use super::call::Call;
 use super::decide::Decision;
+use super::dispatch::{self, Resend};
 use super::turn::{Record, Turn};
-use super::{Failed, answer, dispatch};
+use super::{Failed, answer};
 use crate::config::HOLD_MARGIN_MS;
 use crate::fleet::{Booking, Table, Worker};
 use crate::handle::{Handle, HandleError};
@@ -61,10 +62,11 @@ pub(super) async fn run(
     };
     let worker = booking.worker().clone();
     let had_handle = prefill.handle.is_some();
+    let resend = if had_handle { Resend::Never } else { Resend::Once };
     let body = decode_body(call, &prefill_worker, prefill.handle, prefill.good_until)?;
     let turn =
         Turn::start(call, facts, decision, row, booking).prefilled_by(prefill_worker, prefill.prompt_tokens);
-    let answered = match dispatch::send(call, &worker, Blame::Decode, body, attempt).await {
+    let answered = match dispatch::send(call, &worker, Blame::Decode, body, resend, attempt).await {
         Ok(response) => answer::relay(call, turn, &worker, response, record).await,
         Err(failed) => Err(failed),
     };
@@ -110,7 +112,9 @@ async fn prefill(
     let share = Share::prefill(facts.request.prompt_tokens, cached, facts.block_tokens);
     let booking = Booking::new(worker.clone(), share);
     let dispatched = call.app.clock.elapsed();
-    let response = dispatch::send(call, worker, Blame::Prefill, call.request.prefill_body(), attempt).await?;
+    let response =
+        dispatch::send(call, worker, Blame::Prefill, call.request.prefill_body(), Resend::Once, attempt)
+            .await?;
     // The lease runs from when the engine was done, which is no later than its answer's head.
     let answered = call.app.clock.elapsed();
     let (head, body) = response.into_parts();

@@ -8,7 +8,7 @@ use super::Failed;
 use super::answer;
 use super::call::Call;
 use super::decide::Decision;
-use super::dispatch;
+use super::dispatch::{self, Resend};
 use super::turn::{Record, Turn};
 use crate::fleet::{Booking, Table};
 use crate::http::body::ResponseBody;
@@ -30,6 +30,7 @@ pub(super) async fn run(
     let share = Share::unified(request.prompt_tokens, cached, request.max_output_tokens, facts.block_tokens);
     let booking = Booking::new(worker.clone(), share);
     let turn = Turn::start(call, facts, decision, row, booking);
-    let response = dispatch::send(call, &worker, Blame::Decode, call.request.body(None), attempt).await?;
+    let response =
+        dispatch::send(call, &worker, Blame::Decode, call.request.body(None), Resend::Once, attempt).await?;
     answer::relay(call, turn, &worker, response, record).await
 }
