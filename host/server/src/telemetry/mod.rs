@@ -1,5 +1,6 @@
 //! What the host tells of itself: logs and metrics.
 
+mod families;
 pub mod metrics;
 
 use std::collections::HashSet;

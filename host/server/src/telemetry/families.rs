@@ -1,0 +1,128 @@
+//! The metrics themselves: names, help texts, label names. Who counts what is in [`super::metrics`].
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry, Unit};
+
+/// From 5 us to a minute: covers a policy call as well as a long answer.
+const SECONDS: [f64; 20] = [
+    0.000_005, 0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+    0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+pub(super) type Labels<const N: usize> = [(&'static str, String); N];
+pub(super) type Counters<const N: usize> = Family<Labels<N>, Counter>;
+pub(super) type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
+pub(super) type Figures<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
+
+/// What became of requests.
+#[derive(Debug)]
+pub(super) struct Requests {
+    pub total: Counters<3>,
+    pub fallbacks: Counters<2>,
+    pub retries: Counters<2>,
+    pub transfers: Counters<2>,
+    pub coerced: Counters<2>,
+    pub in_flight: Gauge,
+    pub sessions: Gauge,
+    pub session_evictions: Gauge,
+    pub phase: Family<Labels<2>, Histogram, fn() -> Histogram>,
+}
+
+/// What policies did.
+#[derive(Debug)]
+pub(super) struct Policies {
+    pub decisions: Counters<2>,
+    pub faults: Counters<3>,
+    pub swaps: Counter,
+    pub refusals: Counters<1>,
+    pub generation: Gauge,
+}
+
+/// What is known of workers.
+#[derive(Debug)]
+pub(super) struct Workers {
+    pub legs: Counters<3>,
+    pub leg_failures: Counters<3>,
+    pub up: Gauges<3>,
+    pub requests: Gauges<2>,
+    pub prefill_backlog: Gauges<2>,
+    pub kv_blocks_free: Gauges<2>,
+    pub prefill_rate: Figures<2>,
+    pub decode_step: Figures<2>,
+}
+
+fn histogram() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+impl Requests {
+    pub fn register(registry: &mut Registry) -> Self {
+        let phase = Family::new_with_constructor(histogram as fn() -> Histogram);
+        registry.register_with_unit("phase", "Time spent, by pool and phase", Unit::Seconds, phase.clone());
+        let mut new = Registrar(registry);
+        Self {
+            total: new.metric("requests", "Requests by pool, endpoint and outcome"),
+            fallbacks: new.metric("fallbacks", "Requests served otherwise than decided, by pool and reason"),
+            retries: new
+                .metric("retries", "Legs sent again and attempts after the first, by pool and reason"),
+            transfers: new.metric("transfers", "Prefill legs by pool and what became of their KV handle"),
+            coerced: new
+                .metric("transfer_mode_coerced", "Decisions for a transfer mode that the pool has not"),
+            in_flight: new.metric("in_flight_requests", "Requests being served"),
+            sessions: new.metric("sessions", "Conversations remembered"),
+            session_evictions: new.metric("sessions_evicted", "Conversations that made room for others"),
+            phase,
+        }
+    }
+}
+
+impl Policies {
+    pub fn register(registry: &mut Registry) -> Self {
+        let mut new = Registrar(registry);
+        Self {
+            decisions: new.metric("decisions", "Routing decisions by policy and kind"),
+            faults: new.metric("policy_faults", "Calls of a policy that failed, by policy, hook and kind"),
+            swaps: new.metric("policy_swaps", "Policy sets put in force"),
+            refusals: new.metric("policy_refusals", "Policy files refused, by policy"),
+            generation: new.metric("policy_generation", "Number of the policy set in force"),
+        }
+    }
+}
+
+impl Workers {
+    pub fn register(registry: &mut Registry) -> Self {
+        let mut new = Registrar(registry);
+        Self {
+            legs: new.metric("legs", "Legs sent, by pool, worker and leg"),
+            leg_failures: new.metric("leg_failures", "Legs that failed, by pool, worker and kind"),
+            up: new.metric("worker_up", "1 while a worker takes work"),
+            requests: new.metric("worker_requests", "Requests of this host on a worker"),
+            prefill_backlog: new.metric(
+                "worker_prefill_backlog_tokens",
+                "Prompt tokens of this host's requests that a worker has still to prefill",
+            ),
+            kv_blocks_free: new.metric("worker_kv_blocks_free", "KV blocks free at the last scrape"),
+            prefill_rate: new
+                .metric("worker_prefill_tokens_per_second", "Measured prefill rate, 0 while unmeasured"),
+            decode_step: new.metric(
+                "worker_decode_step_seconds",
+                "Measured time per generated token, 0 while unmeasured",
+            ),
+        }
+    }
+}
+
+struct Registrar<'a>(&'a mut Registry);
+
+impl Registrar<'_> {
+    fn metric<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        let metric = M::default();
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+}
