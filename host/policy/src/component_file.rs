@@ -5,6 +5,7 @@ use wit_component::ComponentEncoder;
 
 use crate::limits::{Limits, WASM_PAGE_BYTES};
 use crate::load_error::Refusal;
+use crate::shown::shown;
 
 /// The interface that a policy exports.
 pub const HOOKS: &str = "sluice:policy/hooks@0.1.0";
@@ -42,8 +43,10 @@ pub(crate) fn component_of(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Ref
     if !outline.names_a_world {
         return Err(Refusal::NoWorld);
     }
-    let component = encode(bytes)
-        .map_err(|error| Refusal::NotUsable { step: "made a component", detail: format!("{error:#}") })?;
+    let component = encode(bytes).map_err(|error| Refusal::NotUsable {
+        step: "made a component",
+        detail: shown(&format!("{error:#}")),
+    })?;
     let outline = self::outline(&component)?;
     check_outside(&outline, limits)?;
     check_hooks(&outline)?;
@@ -159,7 +162,7 @@ fn leb128_u32(bytes: &[u8]) -> Option<(u32, usize)> {
 }
 
 fn invalid(error: &wasmparser::Error) -> Refusal {
-    Refusal::Invalid { offset: error.offset() as u64, detail: error.message().to_owned() }
+    Refusal::Invalid { offset: error.offset() as u64, detail: shown(error.message()) }
 }
 
 fn check_outside(outline: &Outline, limits: &Limits) -> Result<(), Refusal> {

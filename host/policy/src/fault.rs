@@ -4,6 +4,9 @@ use serde::Serialize;
 use sluice_core::plan::BadVerdict;
 use thiserror::Error;
 
+use crate::limits::LIVE_GENERATIONS_MAX;
+use crate::shown::shown;
+
 /// The part of a policy that was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -133,6 +136,15 @@ pub enum Fault {
         /// The answer, or the fault, of the second run.
         again: String,
     },
+    /// Newer versions took its place long ago.
+    #[error(
+        "`{hook}` was asked of a version that {LIVE_GENERATIONS_MAX} swaps have left behind; \
+         the request outlived it, swap less often"
+    )]
+    Expired {
+        /// Where.
+        hook: Hook,
+    },
     /// All instances are in use.
     #[error(
         "no instance is free for `{hook}`: {limit} calls run at once; a policy that spends its CPU budget does this"
@@ -146,7 +158,7 @@ pub enum Fault {
 }
 
 /// All that [`Fault::kind`] can say, for tables of counters.
-pub const FAULT_KINDS: [&str; 10] = [
+pub const FAULT_KINDS: [&str; 11] = [
     "trap",
     "cpu-deadline",
     "wall-deadline",
@@ -157,6 +169,7 @@ pub const FAULT_KINDS: [&str; 10] = [
     "bad-value",
     "impure",
     "busy",
+    "expired",
 ];
 
 impl Fault {
@@ -177,6 +190,7 @@ impl Fault {
             Self::BadValue { .. } => 7,
             Self::Impure { .. } => 8,
             Self::Busy { .. } => 9,
+            Self::Expired { .. } => 10,
         }
     }
 
@@ -192,8 +206,14 @@ impl Fault {
             | Self::BadAnswer { hook, .. }
             | Self::BadValue { hook, .. }
             | Self::Impure { hook, .. }
-            | Self::Busy { hook, .. } => *hook,
+            | Self::Busy { hook, .. }
+            | Self::Expired { hook } => *hook,
         }
+    }
+
+    /// Two answers to the same question; they are cut, since a guest may have written much.
+    pub(crate) fn impure(hook: Hook, first: &str, again: &str) -> Self {
+        Self::Impure { hook, first: shown(first), again: shown(again) }
     }
 
     /// Whether it says more about the machine than about the policy, so that trying again makes sense.

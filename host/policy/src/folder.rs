@@ -1,11 +1,12 @@
 //! The policy folder: what lies in it, and whether it may be trusted.
 
-use std::fs::{self, File, Metadata};
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
 use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SETTINGS_BYTES_MAX};
@@ -17,6 +18,7 @@ const WORLD_WRITE: u32 = 0o002;
 /// A policy's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
+    /// Fit for labels and logs, also where no policy may be called so.
     pub(crate) name: String,
     pub(crate) file: PathBuf,
     pub(crate) settings_file: PathBuf,
@@ -107,7 +109,31 @@ fn is_policy_file(path: &Path) -> bool {
 }
 
 fn policy_name(path: &Path) -> Option<String> {
-    is_policy_file(path).then(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned())).flatten()
+    is_policy_file(path).then(|| shown_name(&stem(path)))
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+}
+
+/// The name itself, or a short one that is like it and that no policy can have: it must not pass for another's.
+fn shown_name(name: &str) -> String {
+    const UNFIT: char = '?';
+    if is_name(name) {
+        return name.to_owned();
+    }
+    let fit = |character: char| u8::try_from(character).is_ok_and(fits_name);
+    let clean = |character| if fit(character) { character } else { UNFIT };
+    let mut shown: String = name.chars().map(clean).take(NAME_BYTES_MAX - 1).collect();
+    if !shown.contains(UNFIT) {
+        shown.push(UNFIT);
+    }
+    shown
+}
+
+/// Refuses a file whose name no policy may have.
+pub(crate) fn check_name(path: &Path) -> Result<(), Refusal> {
+    if is_name(&stem(path)) { Ok(()) } else { Err(Refusal::BadName) }
 }
 
 fn modified_ms(path: &Path) -> Option<u64> {
@@ -122,17 +148,18 @@ pub(crate) fn read(found: &Found) -> Result<Contents, LoadError> {
         let file = file.to_owned();
         move |reason| LoadError { file, reason }
     };
-    if !is_name(&found.name) {
-        return Err(refused(&found.file)(Refusal::BadName));
-    }
+    check_name(&found.file).map_err(refused(&found.file))?;
     let wasm = read_policy(&found.file).map_err(refused(&found.file))?;
     let settings = read_settings(&found.settings_file).map_err(refused(&found.settings_file))?;
     Ok(Contents::new(wasm, settings))
 }
 
 fn is_name(name: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits_name)
+}
+
+fn fits_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
 /// Reads a policy file, if it is not too large.
@@ -141,7 +168,9 @@ pub(crate) fn read_policy(path: &Path) -> Result<Vec<u8>, Refusal> {
 }
 
 fn read_settings(path: &Path) -> Result<Option<String>, Refusal> {
-    if !path.exists() {
+    // Only what is not there at all means "no settings". A link to nowhere, or a file that may not be looked at,
+    // was meant to be some, and a policy must not run without them unnoticed.
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(None);
     }
     let bytes = read_bounded(path, SETTINGS_BYTES_MAX, |bytes| Refusal::SettingsTooLarge { bytes })?;
@@ -154,17 +183,90 @@ fn read_settings(path: &Path) -> Result<Option<String>, Refusal> {
 
 fn read_bounded(path: &Path, bytes_max: u64, too_large: impl Fn(u64) -> Refusal) -> Result<Vec<u8>, Refusal> {
     let unreadable = |error: std::io::Error| Refusal::Unreadable(error.to_string());
-    // Asked before opening: opening a pipe would wait for somebody to write to it.
-    let data = fs::metadata(path).map_err(unreadable)?;
-    if !data.is_file() {
-        return Err(Refusal::Unreadable("it is not a file".to_owned()));
-    }
+    // Asked before opening, since opening a device may do something; and again after it, since the name may lead
+    // somewhere else by then.
+    check_regular(&fs::metadata(path).map_err(unreadable)?)?;
+    let (file, data) = open_regular(path)?;
     if data.len() > bytes_max {
         return Err(too_large(data.len()));
     }
-    let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     // One byte more than allowed, for a file that grows while it is read.
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > bytes_max { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+}
+
+/// Opens a file that can be read to its end without waiting for anybody.
+fn open_regular(path: &Path) -> Result<(File, Metadata), Refusal> {
+    let unreadable = |error: std::io::Error| Refusal::Unreadable(error.to_string());
+    // Non-blocking: opening a pipe would wait for somebody to write to it.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)
+        .map_err(unreadable)?;
+    let data = file.metadata().map_err(unreadable)?;
+    check_regular(&data)?;
+    Ok((file, data))
+}
+
+fn check_regular(data: &Metadata) -> Result<(), Refusal> {
+    if data.is_file() { Ok(()) } else { Err(Refusal::Unreadable("it is not a regular file".to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn names_are_shown_short_and_clean_and_never_as_anothers() {
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        for (name, expected) in [
+            ("fine-1.2_x", "fine-1.2_x"),
+            ("a b", "a?b"),
+            ("a\n\u{e9};\"b", "a????b"),
+            ("", "?"),
+            (long.as_str(), &format!("{}?", "x".repeat(NAME_BYTES_MAX - 1))),
+        ] {
+            let shown = shown_name(name);
+            assert_eq!(shown, expected);
+            assert!(shown.len() <= NAME_BYTES_MAX);
+            assert_eq!(is_name(&shown), is_name(name), "{name:?} passes for {shown:?}");
+        }
+    }
+
+    #[test]
+    fn settings_that_are_not_there_differ_from_those_that_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("a.toml"), "a = 1").unwrap();
+        symlink(path("nowhere"), path("dangling.toml")).unwrap();
+        symlink(path("round.toml"), path("round.toml")).unwrap();
+        fs::create_dir(path("folder.toml")).unwrap();
+        let kind = |name| read_settings(&path(name)).map_err(|refusal| refusal.kind());
+        assert_eq!(kind("a.toml"), Ok(Some("a = 1".to_owned())));
+        assert_eq!(kind("absent.toml"), Ok(None));
+        for name in ["dangling.toml", "round.toml", "folder.toml"] {
+            assert_eq!(kind(name), Err("unreadable"), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        symlink("/dev/zero", path("endless")).unwrap();
+        fs::create_dir(path("folder")).unwrap();
+        fs::write(path("file"), "text").unwrap();
+        for name in ["pipe", "endless", "folder"] {
+            assert_eq!(read_policy(&path(name)).unwrap_err().kind(), "unreadable", "{name}");
+            // As if it had become that after the first look.
+            assert_eq!(open_regular(&path(name)).unwrap_err().kind(), "unreadable", "{name}");
+        }
+        assert_eq!(read_policy(&path("file")).unwrap(), b"text");
+    }
 }

@@ -19,6 +19,10 @@ impl Generation {
         Self { number, default, policies }
     }
 
+    pub(crate) fn by_name(&self) -> &BTreeMap<String, Arc<Policy>> {
+        &self.policies
+    }
+
     /// The policy of this name, which is its file's name without `.wasm`.
     pub fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
         self.policies.get(name)

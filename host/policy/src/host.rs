@@ -15,6 +15,7 @@ use crate::observer::Observer;
 use crate::policy::Policy;
 use crate::records::{Record, Records};
 use crate::status::{PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
+use crate::superseded::Superseded;
 use crate::watch::Watcher;
 
 /// What a policy host is told.
@@ -42,6 +43,7 @@ pub struct PolicyHost {
 
 struct State {
     records: Records<Policy>,
+    superseded: Superseded,
     /// So that the same trouble with the folder is told once.
     folder_error: Option<String>,
 }
@@ -64,7 +66,7 @@ impl PolicyHost {
             observer,
             current: ArcSwap::from_pointee(nothing),
             told: ArcSwap::default(),
-            records: Mutex::new(State { records, folder_error: None }),
+            records: Mutex::new(State { records, superseded: Superseded::default(), folder_error: None }),
             config,
         };
         host.reload();
@@ -96,10 +98,12 @@ impl PolicyHost {
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
     pub fn reload(&self) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = match folder::scan(&self.config.folder) {
+        let mut found = match folder::scan(&self.config.folder) {
             Ok(found) => found,
             Err(error) => return self.folder_refused(&mut state, &error),
         };
+        // The one that decides comes first: neither the bound on their number nor another's compiling keeps it waiting.
+        found.sort_by_key(|found| found.name != self.config.default);
         state.folder_error = None;
         let number = self.current.load().number + 1;
         let mut outcome = ReloadOutcome::default();
@@ -115,7 +119,8 @@ impl PolicyHost {
         if set_changed {
             let policies = state.records.policies();
             let generation = Arc::new(Generation::new(number, self.config.default.clone(), policies));
-            self.current.store(Arc::clone(&generation));
+            let old = self.current.swap(Arc::clone(&generation));
+            state.superseded.swap(old.by_name(), generation.by_name());
             self.observer.swapped(&generation);
         }
         self.told.store(Arc::new(self.tell(&state.records)));
@@ -137,7 +142,11 @@ impl PolicyHost {
             state.folder_error = Some(message.clone());
         }
         let generation = self.current.load().number;
-        ReloadOutcome { generation, folder_error: Some(message), ..ReloadOutcome::default() }
+        ReloadOutcome {
+            generation,
+            folder_error: Some(format!("{message}; {}", error.cure())),
+            ..ReloadOutcome::default()
+        }
     }
 
     fn look_at(

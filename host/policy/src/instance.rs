@@ -10,8 +10,9 @@ use crate::bindings::exports::sluice::policy::hooks::Guest;
 use crate::clock;
 use crate::convert::Columns;
 use crate::fault::{Fault, Hook};
-use crate::limits::{Budget, Limits};
-use crate::meter::{Meter, OverSize, OverTime};
+use crate::limits::Limits;
+use crate::meter::{Meter, OverSize, OverTime, Timer};
+use crate::shown::shown;
 
 /// Ticks until a guest is asked for its time again.
 const TICKS_BETWEEN_CHECKS: u64 = 1;
@@ -38,12 +39,12 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    pub(crate) fn start(template: &Template, limits: &Limits) -> Result<Self, Fault> {
-        let mut store = Store::new(template.pre.engine(), Meter::new(limits));
+    pub(crate) fn start(template: &Template, timer: Timer, limits: &Limits) -> Result<Self, Fault> {
+        let mut store = Store::new(template.pre.engine(), Meter::new(limits, timer));
         store.limiter(|meter| meter);
         store.set_hostcall_fuel(limits.text_bytes);
         store.epoch_deadline_callback(|mut context| {
-            context.data_mut().tick(clock::thread_cpu(), clock::monotonic())?;
+            context.data_mut().timer.tick(clock::thread_cpu(), clock::monotonic())?;
             Ok(UpdateDeadline::Continue(TICKS_BETWEEN_CHECKS))
         });
         store.set_epoch_deadline(TICKS_BETWEEN_CHECKS);
@@ -54,48 +55,61 @@ impl Instance {
     }
 
     pub(crate) fn describe(&mut self, limits: &Limits) -> Result<Description, Fault> {
-        self.call(Hook::Describe, limits.setup(), limits, |hooks, store| hooks.call_describe(store))
+        let timer = Timer::from_first_tick(limits.setup());
+        self.call(Hook::Describe, timer, limits, |hooks, store| hooks.call_describe(store))
             .map(Description::from)
     }
 
     /// The inner error is the policy's own refusal of its settings.
-    pub(crate) fn configure(&mut self, settings: &str, limits: &Limits) -> Result<Result<(), String>, Fault> {
-        self.call(Hook::Configure, limits.setup(), limits, |hooks, store| {
-            hooks.call_configure(store, settings)
-        })
+    pub(crate) fn configure(
+        &mut self,
+        settings: &str,
+        timer: Timer,
+        limits: &Limits,
+    ) -> Result<Result<(), String>, Fault> {
+        self.call(Hook::Configure, timer, limits, |hooks, store| hooks.call_configure(store, settings))
     }
 
-    pub(crate) fn route(&mut self, facts: &Facts, limits: &Limits) -> Result<Verdict, Fault> {
+    pub(crate) fn route(&mut self, facts: &Facts, timer: Timer, limits: &Limits) -> Result<Verdict, Fault> {
         let columns = Columns::of(facts);
-        self.call(Hook::Route, limits.decision(), limits, |hooks, store| {
-            hooks.call_route(store, columns.facts())
-        })
-        .map(Verdict::from)
+        self.call(Hook::Route, timer, limits, |hooks, store| hooks.call_route(store, columns.facts()))
+            .map(Verdict::from)
     }
 
     pub(crate) fn bind_decode(
         &mut self,
         facts: &Facts,
         prefilled: &Prefilled,
+        timer: Timer,
         limits: &Limits,
     ) -> Result<Option<Row>, Fault> {
         let columns = Columns::of(facts);
-        self.call(Hook::BindDecode, limits.decision(), limits, |hooks, store| {
+        self.call(Hook::BindDecode, timer, limits, |hooks, store| {
             hooks.call_bind_decode(store, columns.facts(), prefilled.into())
         })
     }
 
-    pub(crate) fn retain(&mut self, turn: &TurnEnd, limits: &Limits) -> Result<Retention, Fault> {
+    pub(crate) fn retain(
+        &mut self,
+        turn: &TurnEnd,
+        timer: Timer,
+        limits: &Limits,
+    ) -> Result<Retention, Fault> {
         let columns = Columns::of(&turn.facts);
-        self.call(Hook::Retain, limits.decision(), limits, |hooks, store| {
+        self.call(Hook::Retain, timer, limits, |hooks, store| {
             hooks.call_retain(store, columns.turn_end(turn))
         })
         .map(Retention::from)
     }
 
-    pub(crate) fn heartbeat(&mut self, lease: &Lease, limits: &Limits) -> Result<Renewal, Fault> {
+    pub(crate) fn heartbeat(
+        &mut self,
+        lease: &Lease,
+        timer: Timer,
+        limits: &Limits,
+    ) -> Result<Renewal, Fault> {
         let columns = Columns::of(&lease.facts);
-        self.call(Hook::Heartbeat, limits.decision(), limits, |hooks, store| {
+        self.call(Hook::Heartbeat, timer, limits, |hooks, store| {
             hooks.call_heartbeat(store, columns.lease(lease))
         })
         .map(Renewal::from)
@@ -104,11 +118,11 @@ impl Instance {
     fn call<A>(
         &mut self,
         hook: Hook,
-        budget: Budget,
+        timer: Timer,
         limits: &Limits,
         call: impl FnOnce(&Guest, &mut Store<Meter>) -> wasmtime::Result<A>,
     ) -> Result<A, Fault> {
-        self.store.data_mut().begin(budget);
+        self.store.data_mut().timer = timer;
         self.store.set_epoch_deadline(TICKS_BETWEEN_CHECKS);
         call(&self.hooks, &mut self.store).map_err(|error| fault_of(hook, &error, limits))
     }
@@ -137,7 +151,7 @@ fn fault_of(hook: Hook, error: &wasmtime::Error, limits: &Limits) -> Fault {
         Some(Trap::StackOverflow) => Fault::Stack { hook, limit_bytes: limits.stack_bytes },
         Some(trap) => Fault::Trap { hook, trap: trap.to_string() },
         // No trap and no bound of ours: the guest ended well, but what it left is no value of the answer's type.
-        None => Fault::BadAnswer { hook, detail: format!("{error:#}") },
+        None => Fault::BadAnswer { hook, detail: shown(&format!("{error:#}")) },
     }
 }
 

@@ -8,13 +8,16 @@
 //! - A request takes one generation and keeps it; a generation never changes.
 //! - A file that fails any check leaves the older version of its policy in force.
 //! - An instance that faulted is never called again.
-//! - No call of a policy runs beyond its CPU budget and its bound by the clock, give or take a tick of 1 ms.
+//! - No call of a policy runs beyond its CPU budget and its bound by the clock, give or take a tick of 1 ms. An
+//!   instance that has to be made for it, and the second run that tries its purity, count in.
+//! - What was superseded keeps no instance, and answers no more once [`LIVE_GENERATIONS_MAX`] swaps are past.
 #![forbid(unsafe_code)]
 
 mod bindings;
 mod clock;
 mod component_file;
 mod convert;
+mod description;
 mod engine;
 mod fault;
 mod folder;
@@ -29,16 +32,20 @@ mod observer;
 mod policy;
 mod records;
 mod settings;
+mod shown;
 mod status;
+mod superseded;
 mod trial;
 mod trial_facts;
+mod warm;
 mod watch;
 
 pub use component_file::HOOKS;
+pub use description::{ABOUT_BYTES_MAX, STATED_BYTES_MAX};
 pub use fault::{FAULT_KINDS, Fault, Hook};
 pub use generation::Generation;
 pub use host::{HostConfig, PolicyHost};
-pub use limits::Limits;
+pub use limits::{LIVE_GENERATIONS_MAX, Limits};
 pub use load::{CheckError, Checked, check_file};
 pub use load_error::{LoadError, OpenError, Refusal};
 pub use observer::Observer;

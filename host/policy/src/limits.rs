@@ -10,17 +10,28 @@ pub const SETTINGS_BYTES_MAX: u64 = 256 * 1024;
 pub const POLICIES_MAX: usize = 64;
 /// Longest name of a policy, bytes: it becomes a label of metrics.
 pub const NAME_BYTES_MAX: usize = 64;
+/// Generations whose requests a policy host still answers: the one in force and those before it. Compiled code
+/// stays for as long, and a request that outlives more swaps than that is a stream of hours or a folder gone wild.
+pub const LIVE_GENERATIONS_MAX: usize = 16;
+/// Most instances of one policy that stay idle. With all policies there may be, and both versions of each during
+/// a swap, it comes to the default of `instances_total`; a call takes microseconds, so few run at once.
+const IDLE_INSTANCES_MAX: usize = 8;
+/// Fewest: the trial needs two.
+const IDLE_INSTANCES_MIN: usize = 2;
+/// A new instance may take one part in so many of a decision's CPU time, so that the call has the rest.
+const SET_UP_SHARE: u32 = 2;
 /// Page of a WASM memory, bytes.
 pub(crate) const WASM_PAGE_BYTES: u64 = 64 * 1024;
 
 /// What one policy may use. All are per instance or per call, unless they say otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// CPU time of one decision. Time for which the machine did not run the thread does not count.
+    /// CPU time of one decision, all that it runs together: a new instance where none is idle, the call, and the
+    /// second run that compares answers. Time for which the machine did not run the thread does not count.
     pub cpu_budget_ms: u32,
     /// Time of one decision by the clock, however little of it the thread was running.
     pub wall_bound_ms: u32,
-    /// CPU time of starting one instance, of `describe` and of `configure`, each.
+    /// CPU time of starting one instance, of `describe` and of `configure`, each, while a file is loaded.
     pub configure_cpu_budget_ms: u32,
     /// Time by the clock of the same.
     pub configure_wall_bound_ms: u32,
@@ -73,6 +84,18 @@ impl Limits {
             cpu: Duration::from_millis(self.cpu_budget_ms.into()),
             wall: Duration::from_millis(self.wall_bound_ms.into()),
         }
+    }
+
+    /// CPU time that starting and configuring an instance may take.
+    pub(crate) fn set_up_cpu(&self) -> Duration {
+        self.decision().cpu / SET_UP_SHARE
+    }
+
+    /// How many instances a policy has ready: one a thread that may call it, within bounds.
+    pub(crate) fn idle_instances(&self) -> usize {
+        let threads = std::thread::available_parallelism().map_or(IDLE_INSTANCES_MIN, usize::from);
+        let allowed = self.instances_per_policy.min(self.instances_total) as usize;
+        threads.min(IDLE_INSTANCES_MAX).min(allowed).max(IDLE_INSTANCES_MIN)
     }
 
     pub(crate) fn setup(&self) -> Budget {

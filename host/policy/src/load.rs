@@ -1,22 +1,26 @@
 //! From the bytes of a file to a policy that may decide, or to the reason why not.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_core::verdict::Description;
 use wasmtime::component::Component;
 
 use crate::clock;
 use crate::component_file::component_of;
+use crate::description;
 use crate::engine::PolicyEngine;
-use crate::fault::Fault;
 use crate::folder::{self, Contents, Found};
 use crate::instance::{Instance, Template};
 use crate::limits::Limits;
 use crate::load_error::{LoadError, OpenError, Refusal};
+use crate::meter::Timer;
 use crate::observer::Observer;
-use crate::policy::{Identity, Policy};
+use crate::policy::{Identity, Policy, Ready};
 use crate::settings;
+use crate::shown::shown;
 use crate::trial::{self, TrialRow};
 
 /// A policy that passed, and what it answered on trial.
@@ -39,52 +43,89 @@ pub(crate) fn load(
         None => settings::NO_SETTINGS.to_owned(),
     };
     let refused = |reason| LoadError { file: found.file.clone(), reason };
-    let started = clock::monotonic();
-    let template = compile(&contents.wasm, engine, limits).map_err(refused)?;
-    let compile_ms = (clock::monotonic().saturating_sub(started)).as_millis() as u64;
-    let tried = try_out(&template, &settings, limits).map_err(refused)?;
+    let tried = guarded(|| try_out(&contents.wasm, &settings, engine, limits)).map_err(refused)?;
 
     let identity = Identity {
         name: found.name.clone(),
         digest: contents.digest.clone(),
         bytes: contents.wasm.len() as u64,
-        compile_ms,
+        compile_ms: tried.compile_ms,
         description: tried.description,
         settings,
     };
     let (engine, observer) = (Arc::clone(engine), Arc::clone(observer));
-    let policy = Policy::new(identity, limits.clone(), template, tried.instances, engine, observer);
+    let policy = Policy::new(identity, limits.clone(), tried.ready, engine, observer);
     Ok(Loaded { policy, trial: tried.rows })
+}
+
+/// A file that makes the tools under us panic refuses itself; the thread that loads goes on to the next one.
+fn guarded<T>(load: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    // Nothing half-changed is seen afterwards: what `load` builds is lost with the panic.
+    catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Err(Refusal::LoaderFailed { detail: shown(text.unwrap_or("no message")) })
+    })
 }
 
 fn compile(wasm: &[u8], engine: &PolicyEngine, limits: &Limits) -> Result<Template, Refusal> {
     let component = component_of(wasm, limits)?;
-    let not_usable = |step| move |error| Refusal::NotUsable { step, detail: format!("{error:#}") };
+    let not_usable = |step| move |error| Refusal::NotUsable { step, detail: shown(&format!("{error:#}")) };
     let component = Component::from_binary(&engine.engine, &component).map_err(not_usable("compiled"))?;
     Template::new(&component).map_err(not_usable("linked"))
 }
 
 struct Tried {
     description: Description,
-    /// They answered all cases, so they may answer requests.
-    instances: Vec<Instance>,
+    compile_ms: u64,
+    ready: Ready,
     rows: Vec<TrialRow>,
 }
 
-fn try_out(template: &Template, settings: &str, limits: &Limits) -> Result<Tried, Refusal> {
-    let mut first = Instance::start(template, limits).map_err(Refusal::SetUp)?;
-    let mut second = Instance::start(template, limits).map_err(Refusal::SetUp)?;
+fn try_out(wasm: &[u8], settings: &str, engine: &PolicyEngine, limits: &Limits) -> Result<Tried, Refusal> {
+    let started = clock::monotonic();
+    let template = compile(wasm, engine, limits)?;
+    let compile_ms = (clock::monotonic().saturating_sub(started)).as_millis() as u64;
+
+    let set_up = || set_up(&template, settings, limits);
+    let ((mut first, first_cpu), (mut second, second_cpu)) = (set_up()?, set_up()?);
     let description = first.describe(limits).map_err(Refusal::SetUp)?;
-    for instance in [&mut first, &mut second] {
-        configure(instance, settings, limits)?;
-    }
+    description::check(&description)?;
+    // The least of two: the first one also touches code and memory for the first time.
+    let set_up_cpu = first_cpu.min(second_cpu);
+    check_set_up(set_up_cpu, limits)?;
     let rows = trial::run(&mut first, &mut second, limits)?;
-    Ok(Tried { description, instances: vec![second, first], rows })
+    // Both answered all cases, so they may answer requests.
+    let mut instances = vec![second, first];
+    while instances.len() < limits.idle_instances() {
+        match set_up() {
+            Ok((instance, _)) => instances.push(instance),
+            // No room for more right now; requests make their own when there is.
+            Err(refusal) if refusal.is_transient() => break,
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(Tried { description, compile_ms, ready: Ready { template, instances, set_up_cpu }, rows })
 }
 
-fn configure(instance: &mut Instance, settings: &str, limits: &Limits) -> Result<(), Refusal> {
-    let answer: Result<Result<(), String>, Fault> = instance.configure(settings, limits);
-    answer.map_err(Refusal::SetUp)?.map_err(|message| Refusal::ConfigureRefused { message })
+/// A configured instance, and the CPU time it took to make.
+fn set_up(template: &Template, settings: &str, limits: &Limits) -> Result<(Instance, Duration), Refusal> {
+    let timer = || Timer::from_first_tick(limits.setup());
+    let cpu = clock::thread_cpu();
+    let mut instance = Instance::start(template, timer(), limits).map_err(Refusal::SetUp)?;
+    instance
+        .configure(settings, timer(), limits)
+        .map_err(Refusal::SetUp)?
+        .map_err(|message| Refusal::ConfigureRefused { message: shown(&message) })?;
+    Ok((instance, clock::thread_cpu().saturating_sub(cpu)))
+}
+
+fn check_set_up(took: Duration, limits: &Limits) -> Result<(), Refusal> {
+    let (limit, ms) = (limits.set_up_cpu(), |time: Duration| time.as_secs_f64() * 1_000.0);
+    if took < limit {
+        return Ok(());
+    }
+    Err(Refusal::SlowSetUp { took_ms: ms(took), limit_ms: ms(limit) })
 }
 
 /// A file that passed everything a host asks of a policy.
@@ -129,6 +170,7 @@ pub fn check_file(path: &Path, settings: Option<&str>, limits: &Limits) -> Resul
         settings_file: path.with_extension("toml"),
         modified_ms: None,
     };
+    folder::check_name(path).map_err(|reason| LoadError { file: path.to_owned(), reason })?;
     let wasm = folder::read_policy(path).map_err(|reason| LoadError { file: path.to_owned(), reason })?;
     let contents = Contents::new(wasm, settings.map(str::to_owned));
     let observer: Arc<dyn Observer> = Arc::new(());
@@ -140,4 +182,26 @@ pub fn check_file(path: &Path, settings: Option<&str>, limits: &Limits) -> Resul
         compile_ms: loaded.policy.compile_ms(),
         trial: loaded.trial,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loader_that_panics_is_a_refusal() {
+        let refusal = guarded::<()>(|| panic!("index {} out of\nbounds", 7)).unwrap_err();
+        assert_eq!(refusal.kind(), "loader-failed");
+        assert!(!refusal.is_transient(), "the same bytes would do it again");
+        assert!(refusal.to_string().contains("index 7 out of\\nbounds"), "{refusal}");
+        assert!(guarded(|| Ok(1)).is_ok_and(|one| one == 1));
+    }
+
+    #[test]
+    fn setting_up_leaves_half_of_a_decision() {
+        let limits = Limits { cpu_budget_ms: 5, ..Limits::default() };
+        assert!(check_set_up(Duration::from_micros(2_499), &limits).is_ok());
+        let refusal = check_set_up(Duration::from_micros(2_500), &limits).unwrap_err();
+        assert!(refusal.to_string().contains("takes 2.5 ms of CPU"), "{refusal}");
+    }
 }

@@ -8,10 +8,11 @@ use thiserror::Error;
 use crate::component_file::HOOKS;
 use crate::fault::Fault;
 use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, POLICIES_MAX, SETTINGS_BYTES_MAX};
+use crate::shown::{shown, shown_path};
 
 /// A file that does not become a policy.
 #[derive(Debug, Clone, Error)]
-#[error("{}: {reason}", file.display())]
+#[error("{}: {reason}", shown_path(file))]
 pub struct LoadError {
     /// The file at fault: the policy's, or its settings'.
     pub file: PathBuf,
@@ -78,7 +79,10 @@ pub enum Refusal {
         found: Vec<String>,
     },
     /// Hooks of another version.
-    #[error("exports `{found}`, and this host calls `{HOOKS}`; build it with the SDK of this host's version")]
+    #[error(
+        "exports `{}`, and this host calls `{HOOKS}`; build it with the SDK of this host's version",
+        shown(found)
+    )]
     WrongVersion {
         /// What it exports.
         found: String,
@@ -94,7 +98,7 @@ pub enum Refusal {
     },
     /// A memory that starts beyond the limit.
     #[error(
-        "needs {needed_bytes} bytes of memory to start, the limit is {limit_bytes}; raise `memory_bytes`"
+        "needs {needed_bytes} bytes of memory to start, the limit is {limit_bytes}; raise `policy.memory_mb`"
     )]
     MemoryTooLarge {
         /// What it declares.
@@ -109,6 +113,33 @@ pub enum Refusal {
         step: &'static str,
         /// In the tool's words.
         detail: String,
+    },
+    /// The tools that read and compile files failed on it, which no file should bring about.
+    #[error("made the loader fail: {detail}; build it again, and report it if that does not help")]
+    LoaderFailed {
+        /// The panic's message.
+        detail: String,
+    },
+    /// It says too much of itself.
+    #[error("describes itself with a `{part}` of {bytes} bytes that cannot be shown; it must be {wanted}")]
+    Description {
+        /// `name`, `version` or `about`.
+        part: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// What fits.
+        wanted: String,
+    },
+    /// Making an instance takes too long.
+    #[error(
+        "takes {took_ms:.1} ms of CPU to start and configure; it must stay under {limit_ms:.1} ms, a part of \
+         `policy.cpu_budget_ms`, because an instance may have to be made while a request waits"
+    )]
+    SlowSetUp {
+        /// What it took.
+        took_ms: f64,
+        /// What it may take.
+        limit_ms: f64,
     },
     /// The settings are no TOML.
     #[error("line {line}: {detail}")]
@@ -168,6 +199,9 @@ impl Refusal {
             Self::Imports { .. } => "imports",
             Self::MemoryTooLarge { .. } => "memory-too-large",
             Self::NotUsable { .. } => "not-usable",
+            Self::LoaderFailed { .. } => "loader-failed",
+            Self::Description { .. } => "description",
+            Self::SlowSetUp { .. } => "slow-set-up",
             Self::SettingsSyntax { .. } => "settings-syntax",
             Self::SettingsValue { .. } => "settings-value",
             Self::SettingsTooLarge { .. } => "settings-too-large",
@@ -187,11 +221,11 @@ impl Refusal {
     }
 }
 
-/// Why the folder cannot be used at all.
+/// Why the folder cannot be used at all. The sentence says what is wrong; [`OpenError::cure`] what to do.
 #[derive(Debug, Clone, Error)]
 pub enum OpenError {
     /// It is not there, or not ours to read.
-    #[error("policy folder {}: {detail}; create it, or name another one in `[policy] folder`", folder.display())]
+    #[error("policy folder {}: {detail}", shown_path(folder))]
     Folder {
         /// As configured.
         folder: PathBuf,
@@ -199,7 +233,7 @@ pub enum OpenError {
         detail: String,
     },
     /// Anybody on the machine could decide for us.
-    #[error("policy folder {} may be written by everybody (mode {mode:o}); run `chmod o-w {}`", folder.display(), folder.display())]
+    #[error("policy folder {} may be written by everybody (mode {mode:o})", shown_path(folder))]
     WorldWritable {
         /// As configured.
         folder: PathBuf,
@@ -213,7 +247,7 @@ pub enum OpenError {
         detail: String,
     },
     /// The folder cannot be watched.
-    #[error("policy folder {} cannot be watched: {detail}", folder.display())]
+    #[error("policy folder {} cannot be watched: {detail}", shown_path(folder))]
     Watch {
         /// As configured.
         folder: PathBuf,
@@ -222,13 +256,79 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// What to do about it: a clause that follows the sentence.
+    pub fn cure(&self) -> String {
+        match self {
+            Self::Folder { .. } => "create it, or name another one in `[policy] folder`".to_owned(),
+            Self::WorldWritable { folder, .. } => format!("run `chmod o-w {}`", shown_path(folder)),
+            Self::Runtime { .. } => {
+                "each policy instance reserves 4 GiB of address space: raise `ulimit -v`, or the container's limit"
+                    .to_owned()
+            }
+            Self::Watch { .. } => {
+                "raise the system's limit of file watches, `sysctl fs.inotify.max_user_watches` and \
+                 `fs.inotify.max_user_instances`"
+                    .to_owned()
+            }
+        }
+    }
+}
+
 fn found_names(names: &[String]) -> String {
     /// Enough to recognise what it is.
     const SHOWN_MAX: usize = 5;
     if names.is_empty() {
         return "nothing".to_owned();
     }
-    let shown: Vec<_> = names.iter().take(SHOWN_MAX).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<_> = names.iter().take(SHOWN_MAX).map(|name| format!("`{}`", shown(name))).collect();
     let more = names.len().saturating_sub(SHOWN_MAX);
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_and_what_to_do_are_told_apart() {
+        let folder = PathBuf::from("/etc/policies");
+        let detail = || "no such file".to_owned();
+        for (error, wrong, cure) in [
+            (OpenError::Folder { folder: folder.clone(), detail: detail() }, "no such file", "create it"),
+            (
+                OpenError::WorldWritable { folder: folder.clone(), mode: 0o777 },
+                "mode 777",
+                "`chmod o-w /etc/policies`",
+            ),
+            (OpenError::Runtime { detail: detail() }, "no such file", "ulimit"),
+            (OpenError::Watch { folder, detail: detail() }, "no such file", "inotify"),
+        ] {
+            let sentence = error.to_string();
+            assert!(sentence.ends_with(wrong) || sentence.contains(wrong), "{sentence}");
+            assert!(error.cure().contains(cure), "{}", error.cure());
+            assert!(!sentence.contains(&error.cure()) && !sentence.contains(';'), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn cures_name_the_keys_of_the_configuration() {
+        let refusal = Refusal::MemoryTooLarge { needed_bytes: 1 << 30, limit_bytes: 1 << 24 };
+        assert!(refusal.to_string().contains("raise `policy.memory_mb`"), "{refusal}");
+    }
+
+    #[test]
+    fn text_from_files_stays_short_and_on_one_line() {
+        let long = "x\n".repeat(50_000);
+        for refusal in [
+            Refusal::NoHooks { found: vec![long.clone(); 9] },
+            Refusal::Imports { imports: vec![long.clone(); 9] },
+            Refusal::WrongVersion { found: long },
+        ] {
+            let sentence = refusal.to_string();
+            assert!(sentence.len() < 4_096 && !sentence.contains('\n'), "{} bytes", sentence.len());
+        }
+        let error = LoadError { file: PathBuf::from("a\nb.wasm"), reason: Refusal::BadName };
+        assert!(error.to_string().starts_with("a\\nb.wasm: "), "{error}");
+    }
 }

@@ -25,43 +25,66 @@ pub(crate) enum OverSize {
     Table { asked: usize },
 }
 
+/// Time that guest code has. One decision has one, however many pieces of guest code it runs, all on one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timer {
+    budget: Budget,
+    /// The thread's CPU time and the clock from which it counts.
+    began: Option<(Duration, Duration)>,
+}
+
+impl Timer {
+    /// Counts from the first tick. An ordinary call ends before it and pays for no clock reading; the price is
+    /// that up to one tick of its time is not counted.
+    pub(crate) fn from_first_tick(budget: Budget) -> Self {
+        Self { budget, began: None }
+    }
+
+    /// Counts from now on, unless it does already.
+    pub(crate) fn begin(&mut self, cpu: Duration, clock: Duration) {
+        self.began.get_or_insert((cpu, clock));
+    }
+
+    /// Whether there is time until the next tick. `cpu` is the calling thread's.
+    pub(crate) fn tick(&mut self, cpu: Duration, clock: Duration) -> Result<(), OverTime> {
+        self.begin(cpu, clock);
+        if self.cpu_used(cpu) >= self.budget.cpu {
+            Err(OverTime::Cpu(self.budget.cpu))
+        } else if self.clock_used(clock) >= self.budget.wall {
+            Err(OverTime::Wall(self.budget.wall))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether all that was done so far fits in once more, and `set_up_cpu` beside it.
+    pub(crate) fn fits_again(&self, set_up_cpu: Duration, cpu: Duration, clock: Duration) -> bool {
+        let cpu_needed = self.cpu_used(cpu).saturating_mul(2).saturating_add(set_up_cpu);
+        let clock_needed = self.clock_used(clock).saturating_mul(2).saturating_add(set_up_cpu);
+        cpu_needed < self.budget.cpu && clock_needed < self.budget.wall
+    }
+
+    fn cpu_used(&self, cpu: Duration) -> Duration {
+        self.began.map_or(Duration::ZERO, |(began, _)| cpu.saturating_sub(began))
+    }
+
+    fn clock_used(&self, clock: Duration) -> Duration {
+        self.began.map_or(Duration::ZERO, |(_, began)| clock.saturating_sub(began))
+    }
+}
+
 /// Time and memory of one instance.
 #[derive(Debug)]
 pub(crate) struct Meter {
     memory_bytes: usize,
     table_elements: usize,
-    budget: Budget,
-    /// CPU and clock at this call's first tick. An ordinary call ends before it and pays for no clock reading;
-    /// the price is that up to one tick of its time is not counted.
-    first_tick: Option<(Duration, Duration)>,
+    /// Of what runs now.
+    pub(crate) timer: Timer,
 }
 
 impl Meter {
-    pub(crate) fn new(limits: &Limits) -> Self {
-        Self {
-            memory_bytes: limits.memory_bytes,
-            table_elements: limits.table_elements,
-            budget: limits.setup(),
-            first_tick: None,
-        }
-    }
-
-    /// Begins a new call.
-    pub(crate) fn begin(&mut self, budget: Budget) {
-        self.budget = budget;
-        self.first_tick = None;
-    }
-
-    /// Whether the call may go on until the next tick. `cpu` is the calling thread's.
-    pub(crate) fn tick(&mut self, cpu: Duration, clock: Duration) -> Result<(), OverTime> {
-        let (first_cpu, first_clock) = *self.first_tick.get_or_insert((cpu, clock));
-        if cpu.saturating_sub(first_cpu) >= self.budget.cpu {
-            Err(OverTime::Cpu(self.budget.cpu))
-        } else if clock.saturating_sub(first_clock) >= self.budget.wall {
-            Err(OverTime::Wall(self.budget.wall))
-        } else {
-            Ok(())
-        }
+    pub(crate) fn new(limits: &Limits, timer: Timer) -> Self {
+        Self { memory_bytes: limits.memory_bytes, table_elements: limits.table_elements, timer }
     }
 }
 
@@ -89,11 +112,11 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    const BUDGET: Budget = Budget { cpu: Duration::from_millis(5), wall: Duration::from_millis(100) };
+
     /// Ticks at (CPU, clock) in ms after the first, on a thread that had used time before.
-    fn last_tick(ticks: &[(u64, u64)]) -> Result<(), OverTime> {
-        let mut meter = Meter::new(&Limits::default());
-        meter.begin(Budget { cpu: ms(5), wall: ms(100) });
-        ticks.iter().map(|(cpu, clock)| meter.tick(ms(7_000 + cpu), ms(900_000 + clock))).last().unwrap()
+    fn last_tick(mut timer: Timer, ticks: &[(u64, u64)]) -> Result<(), OverTime> {
+        ticks.iter().map(|(cpu, clock)| timer.tick(ms(7_000 + cpu), ms(900_000 + clock))).last().unwrap()
     }
 
     #[test]
@@ -106,18 +129,42 @@ mod tests {
             (&[(0, 0), (1, 99)], Ok(())),
             (&[(0, 0), (1, 100)], Err(OverTime::Wall(ms(100)))),
         ] {
-            assert_eq!(last_tick(ticks), expected, "{ticks:?}");
+            assert_eq!(last_tick(Timer::from_first_tick(BUDGET), ticks), expected, "{ticks:?}");
         }
     }
 
     #[test]
-    fn each_call_has_its_own_budget() {
-        let mut meter = Meter::new(&Limits::default());
-        let budget = Budget { cpu: ms(5), wall: ms(100) };
-        for call in 0..3 {
-            meter.begin(budget);
-            assert_eq!(meter.tick(ms(call * 4), ms(call * 4)), Ok(()));
-            assert_eq!(meter.tick(ms(call * 4 + 4), ms(call * 4 + 4)), Ok(()));
+    fn a_timer_that_began_is_shared_by_all_that_runs() {
+        let mut timer = Timer::from_first_tick(BUDGET);
+        timer.begin(ms(7_000), ms(900_000));
+        // Each piece of guest code gets a copy, and begins anew to be asked for its time.
+        for (ticks, expected) in [
+            (&[(2, 2)][..], Ok(())),
+            (&[(4, 4)], Ok(())),
+            (&[(5, 5)], Err(OverTime::Cpu(ms(5)))),
+            (&[(1, 100)], Err(OverTime::Wall(ms(100)))),
+        ] {
+            assert_eq!(last_tick(timer, ticks), expected, "{ticks:?}");
+        }
+        timer.begin(ms(8_000), ms(990_000));
+        assert_eq!(last_tick(timer, &[(5, 5)]), Err(OverTime::Cpu(ms(5))), "it does not begin twice");
+    }
+
+    #[test]
+    fn a_second_run_needs_as_much_again_and_an_instance() {
+        let mut timer = Timer::from_first_tick(BUDGET);
+        timer.begin(ms(7_000), ms(900_000));
+        for (cpu, clock, set_up, fits) in [
+            (0, 0, 1, true),
+            (1, 1, 2, true),
+            (2, 2, 0, true),
+            (2, 2, 1, false),
+            (0, 49, 1, true),
+            (0, 50, 0, false),
+            (6, 6, 0, false),
+        ] {
+            let found = timer.fits_again(ms(set_up), ms(7_000 + cpu), ms(900_000 + clock));
+            assert_eq!(found, fits, "{cpu} ms of CPU, {clock} ms, set up in {set_up} ms");
         }
     }
 }

@@ -2,18 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use sluice_core::facts::{Facts, Lease, Prefilled, Row, TurnEnd};
 use sluice_core::plan::{self, BadVerdict};
 use sluice_core::verdict::{Description, Renewal, Retention, Verdict};
 
+use crate::clock;
 use crate::engine::PolicyEngine;
 use crate::fault::{FAULT_KINDS, Fault, Hook};
 use crate::instance::{Instance, Template};
 use crate::limits::Limits;
+use crate::meter::Timer;
 use crate::observer::Observer;
+use crate::warm::{Leased, Warm};
 
 /// What a policy is, beside its code.
 #[derive(Debug, Clone)]
@@ -27,15 +32,24 @@ pub(crate) struct Identity {
     pub(crate) settings: String,
 }
 
-/// A policy in force. Calls are synchronous and may come from any thread.
+/// Compiled code and instances that passed their trial.
+pub(crate) struct Ready {
+    pub(crate) template: Template,
+    pub(crate) instances: Vec<Instance>,
+    /// CPU time that making one instance takes.
+    pub(crate) set_up_cpu: Duration,
+}
+
+/// A policy in force, or one that was and still answers for the requests that took it. Calls are synchronous and
+/// may come from any thread.
 pub struct Policy {
     identity: Identity,
     limits: Limits,
-    template: Template,
-    /// Idle instances. The last one used is the next one taken: its memory is the warmest.
-    warm: Mutex<Vec<Instance>>,
-    /// Instances that there are, warm and busy.
-    instances: AtomicU32,
+    /// `None` once the version has expired.
+    template: ArcSwapOption<Template>,
+    warm: Warm<Instance>,
+    /// CPU time that making one instance takes.
+    set_up_cpu: Duration,
     calls: AtomicU64,
     faults: [AtomicU64; FAULT_KINDS.len()],
     observer: Arc<dyn Observer>,
@@ -50,27 +64,35 @@ impl Debug for Policy {
 }
 
 impl Policy {
-    /// `warm` are instances that are configured already.
     pub(crate) fn new(
         identity: Identity,
         limits: Limits,
-        template: Template,
-        warm: Vec<Instance>,
+        ready: Ready,
         engine: Arc<PolicyEngine>,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        let instances = AtomicU32::new(u32::try_from(warm.len()).unwrap_or(u32::MAX));
+        let warm = Warm::new(ready.instances, limits.idle_instances(), limits.instances_per_policy);
         Self {
             identity,
             limits,
-            template,
-            warm: Mutex::new(warm),
-            instances,
+            template: ArcSwapOption::from_pointee(ready.template),
+            warm,
+            set_up_cpu: ready.set_up_cpu,
             calls: AtomicU64::new(0),
             faults: Default::default(),
             observer,
             _engine: engine,
         }
+    }
+
+    /// A newer version decides: no instance stays idle. Requests that took this one are still answered.
+    pub(crate) fn retire(&self) {
+        self.warm.retire();
+    }
+
+    /// The version was replaced so long ago that its compiled code goes too. Needs `retire` before.
+    pub(crate) fn expire(&self) {
+        self.template.store(None);
     }
 
     /// The name it is called by: its file's name without `.wasm`.
@@ -103,6 +125,11 @@ impl Policy {
         self.identity.compile_ms
     }
 
+    /// Instances that there are at this moment, idle and busy.
+    pub fn instances(&self) -> u32 {
+        self.warm.count()
+    }
+
     /// Calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
@@ -118,7 +145,7 @@ impl Policy {
     pub fn route(&self, facts: &Facts) -> Result<Verdict, Fault> {
         self.call(
             Hook::Route,
-            |instance| instance.route(facts, &self.limits),
+            |instance, timer| instance.route(facts, timer, &self.limits),
             |verdict| plan::check(verdict, facts),
         )
     }
@@ -127,33 +154,38 @@ impl Policy {
     pub fn bind_decode(&self, facts: &Facts, prefilled: &Prefilled) -> Result<Option<Row>, Fault> {
         self.call(
             Hook::BindDecode,
-            |instance| instance.bind_decode(facts, prefilled, &self.limits),
+            |instance, timer| instance.bind_decode(facts, prefilled, timer, &self.limits),
             |decode| decode.map_or(Ok(()), |row| plan::check_decode(row, prefilled.prefill, facts)),
         )
     }
 
     /// What becomes of a turn's KV blocks.
     pub fn retain(&self, turn: &TurnEnd) -> Result<Retention, Fault> {
-        self.call(Hook::Retain, |instance| instance.retain(turn, &self.limits), plan::check_retention)
+        self.call(
+            Hook::Retain,
+            |instance, timer| instance.retain(turn, timer, &self.limits),
+            plan::check_retention,
+        )
     }
 
     /// What becomes of a hold whose heartbeat is due.
     pub fn heartbeat(&self, lease: &Lease) -> Result<Renewal, Fault> {
-        self.call(Hook::Heartbeat, |instance| instance.heartbeat(lease, &self.limits), plan::check_renewal)
+        self.call(
+            Hook::Heartbeat,
+            |instance, timer| instance.heartbeat(lease, timer, &self.limits),
+            plan::check_renewal,
+        )
     }
 
     fn call<A: PartialEq + Debug>(
         &self,
         hook: Hook,
-        ask: impl Fn(&mut Instance) -> Result<A, Fault>,
+        ask: impl Fn(&mut Instance, Timer) -> Result<A, Fault>,
         check: impl Fn(&A) -> Result<(), BadVerdict>,
     ) -> Result<A, Fault> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let one_in = u64::from(self.limits.recheck_one_in);
-        let mut answer = self.ask_warm(hook, &ask, check);
-        if one_in > 0 && number.is_multiple_of(one_in) {
-            answer = answer.and_then(|answer| self.recheck(hook, answer, &ask));
-        }
+        let answer = self.answer(hook, one_in > 0 && number.is_multiple_of(one_in), ask, check);
         if let Err(fault) = &answer {
             self.faults[fault.index()].fetch_add(1, Ordering::Relaxed);
             self.observer.fault(self.name(), fault);
@@ -161,18 +193,30 @@ impl Policy {
         answer
     }
 
-    fn ask_warm<A>(
+    /// All that runs here shares one budget: a request waits for all of it.
+    fn answer<A: PartialEq + Debug>(
         &self,
         hook: Hook,
-        ask: impl Fn(&mut Instance) -> Result<A, Fault>,
+        recheck: bool,
+        ask: impl Fn(&mut Instance, Timer) -> Result<A, Fault>,
         check: impl Fn(&A) -> Result<(), BadVerdict>,
     ) -> Result<A, Fault> {
-        let (mut instance, place) = self.lease(hook)?;
-        let answer = ask(&mut instance)?;
+        let mut timer = Timer::from_first_tick(self.limits.decision());
+        if recheck {
+            timer.begin(clock::thread_cpu(), clock::monotonic());
+        }
+        let mut leased = match self.warm.take() {
+            Some(leased) => leased,
+            None => self.start(hook, &mut timer)?,
+        };
+        let answer = ask(&mut leased.instance, timer)?;
         check(&answer).map_err(|bad| Fault::BadValue { hook, bad })?;
+        if recheck {
+            self.recheck(hook, &answer, timer, ask)?;
+        }
         // Only here: whatever faulted is dropped, since a trapped instance cannot be entered again and a
         // confused one should not be.
-        self.put_back(instance, place);
+        self.warm.put_back(leased);
         Ok(answer)
     }
 
@@ -180,77 +224,43 @@ impl Policy {
     fn recheck<A: PartialEq + Debug>(
         &self,
         hook: Hook,
-        first: A,
-        ask: impl Fn(&mut Instance) -> Result<A, Fault>,
-    ) -> Result<A, Fault> {
-        let again = self.start(hook).and_then(|(mut instance, place)| {
-            let again = ask(&mut instance)?;
-            self.put_back(instance, place);
-            Ok(again)
+        first: &A,
+        mut timer: Timer,
+        ask: impl Fn(&mut Instance, Timer) -> Result<A, Fault>,
+    ) -> Result<(), Fault> {
+        if !timer.fits_again(self.set_up_cpu, clock::thread_cpu(), clock::monotonic()) {
+            return Ok(());
+        }
+        let again = self.start(hook, &mut timer).and_then(|mut leased| {
+            let again = ask(&mut leased.instance, timer)?;
+            Ok((again, leased))
         });
-        match again {
-            Ok(again) if again == first => Ok(first),
-            // The machine had no room or no time for the second run, which says nothing of the first.
-            Err(fault) if fault.is_transient() => Ok(first),
-            Ok(again) => {
-                Err(Fault::Impure { hook, first: format!("{first:?}"), again: format!("{again:?}") })
+        let again = match again {
+            Ok((again, leased)) if again == *first => {
+                self.warm.put_back(leased);
+                return Ok(());
             }
-            Err(fault) => Err(Fault::Impure { hook, first: format!("{first:?}"), again: fault.to_string() }),
-        }
+            // No room or no time for the second run, which says nothing of the first.
+            Err(fault) if fault.is_transient() || matches!(fault, Fault::CpuDeadline { .. }) => return Ok(()),
+            Ok((again, _)) => format!("{again:?}"),
+            Err(fault) => fault.to_string(),
+        };
+        // What keeps state may have kept it in any of them.
+        self.warm.clear();
+        Err(Fault::impure(hook, &format!("{first:?}"), &again))
     }
 
-    fn lease(&self, hook: Hook) -> Result<(Instance, Place<'_>), Fault> {
-        let idle = self.warm.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match idle {
-            Some(instance) => Ok((instance, Place::of_existing(&self.instances))),
-            None => self.start(hook),
-        }
-    }
-
-    fn put_back(&self, instance: Instance, place: Place<'_>) {
-        place.stays_taken();
-        self.warm.lock().unwrap_or_else(PoisonError::into_inner).push(instance);
-    }
-
-    fn start(&self, hook: Hook) -> Result<(Instance, Place<'_>), Fault> {
-        let limit = self.limits.instances_per_policy;
-        let place = Place::new(&self.instances, limit).ok_or(Fault::Busy { hook, limit })?;
-        let mut instance = Instance::start(&self.template, &self.limits)?;
-        if let Err(again) = instance.configure(&self.identity.settings, &self.limits)? {
+    fn start(&self, hook: Hook, timer: &mut Timer) -> Result<Leased<'_, Instance>, Fault> {
+        let limits = &self.limits;
+        let template = self.template.load_full().ok_or(Fault::Expired { hook })?;
+        let limit = limits.instances_per_policy;
+        let place = self.warm.place().ok_or(Fault::Busy { hook, limit })?;
+        timer.begin(clock::thread_cpu(), clock::monotonic());
+        let mut instance = Instance::start(&template, *timer, limits)?;
+        if let Err(again) = instance.configure(&self.identity.settings, *timer, limits)? {
             // The same settings were taken when the policy was loaded.
-            return Err(Fault::Impure { hook: Hook::Configure, first: "ok".to_owned(), again });
+            return Err(Fault::impure(Hook::Configure, "ok", &again));
         }
-        Ok((instance, place))
-    }
-}
-
-/// One instance's place in the count. Dropping it frees the place, as the instance is dropped.
-struct Place<'a> {
-    instances: Option<&'a AtomicU32>,
-}
-
-impl<'a> Place<'a> {
-    fn new(instances: &'a AtomicU32, limit: u32) -> Option<Self> {
-        let more = |count: u32| (count < limit).then_some(count + 1);
-        instances
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .ok()
-            .map(|_| Self { instances: Some(instances) })
-    }
-
-    fn of_existing(instances: &'a AtomicU32) -> Self {
-        Self { instances: Some(instances) }
-    }
-
-    fn stays_taken(mut self) {
-        self.instances = None;
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        if let Some(instances) = self.instances {
-            instances.fetch_sub(1, Ordering::Relaxed);
-        }
+        Ok(place.filled(instance))
     }
 }

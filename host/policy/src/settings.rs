@@ -3,6 +3,7 @@
 use serde_json::{Map, Number, Value};
 
 use crate::load_error::Refusal;
+use crate::shown::shown;
 
 /// What a policy without a settings file is configured with.
 pub(crate) const NO_SETTINGS: &str = "{}";
@@ -12,7 +13,7 @@ pub(crate) fn json_of(text: &str) -> Result<String, Refusal> {
     let table: toml::Table = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-        Refusal::SettingsSyntax { line, detail: error.message().to_owned() }
+        Refusal::SettingsSyntax { line, detail: shown(error.message()) }
     })?;
     object("", table).map(|value| value.to_string())
 }
@@ -34,7 +35,7 @@ fn json_value(path: &str, value: toml::Value) -> Result<Value, Refusal> {
         toml::Value::Datetime(date) => Value::String(date.to_string()),
         toml::Value::Float(number) => Number::from_f64(number)
             .map(Value::Number)
-            .ok_or_else(|| Refusal::SettingsValue { key: path.to_owned(), value: number.to_string() })?,
+            .ok_or_else(|| Refusal::SettingsValue { key: shown(path), value: number.to_string() })?,
         toml::Value::Array(values) => values
             .into_iter()
             .enumerate()

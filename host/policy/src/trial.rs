@@ -11,6 +11,7 @@ use crate::fault::{Fault, Hook};
 use crate::instance::Instance;
 use crate::limits::Limits;
 use crate::load_error::Refusal;
+use crate::meter::Timer;
 use crate::trial_facts::{Case, Question, cases};
 
 /// What a policy answered in one case.
@@ -58,13 +59,14 @@ pub(crate) fn run(
 }
 
 fn answer(case: &Case, instance: &mut Instance, limits: &Limits) -> Result<TrialAnswer, Refusal> {
+    let timer = Timer::from_first_tick(limits.decision());
     match &case.question {
-        Question::Route(facts) => instance.route(facts, limits).map(TrialAnswer::Verdict),
+        Question::Route(facts) => instance.route(facts, timer, limits).map(TrialAnswer::Verdict),
         Question::BindDecode(facts, prefilled) => {
-            instance.bind_decode(facts, prefilled, limits).map(TrialAnswer::Decode)
+            instance.bind_decode(facts, prefilled, timer, limits).map(TrialAnswer::Decode)
         }
-        Question::Retain(turn) => instance.retain(turn, limits).map(TrialAnswer::Retention),
-        Question::Heartbeat(lease) => instance.heartbeat(lease, limits).map(TrialAnswer::Renewal),
+        Question::Retain(turn) => instance.retain(turn, timer, limits).map(TrialAnswer::Retention),
+        Question::Heartbeat(lease) => instance.heartbeat(lease, timer, limits).map(TrialAnswer::Renewal),
     }
     .map_err(|fault| Refusal::Trial { case: case.name, fault })
 }
@@ -92,8 +94,8 @@ fn same(case: &Case, row: &TrialRow, again: TrialAnswer) -> Result<(), Refusal> 
     if row.answer == again {
         return Ok(());
     }
-    let (first, again) = (format!("{:?}", row.answer), format!("{again:?}"));
-    Err(Refusal::Trial { case: case.name, fault: Fault::Impure { hook: row.hook, first, again } })
+    let fault = Fault::impure(row.hook, &format!("{:?}", row.answer), &format!("{again:?}"));
+    Err(Refusal::Trial { case: case.name, fault })
 }
 
 fn hook(question: &Question) -> Hook {

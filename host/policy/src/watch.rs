@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
@@ -25,15 +25,14 @@ const POLL: Duration = Duration::from_secs(1);
 /// Compiling must not take time from requests where there is none to spare.
 const NICENESS: i32 = 5;
 
-enum Signal {
-    Changed,
-    Stop,
-}
+/// Something in the folder changed.
+struct Changed;
 
-/// Reloads the folder when it changes. Dropping it stops and waits for a reload that is under way.
+/// Reloads the folder when it changes. Dropping it tells the thread to stop, and does not wait: a reload under way may
+/// be compiling for seconds, or reading from a file system that hangs, and a host that stops must not hang with it.
 pub struct Watcher {
-    signals: SyncSender<Signal>,
-    thread: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    signals: SyncSender<Changed>,
 }
 
 impl Watcher {
@@ -45,27 +44,28 @@ impl Watcher {
         let events = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if event.map_or(true, |event| changes_content(event.kind)) {
                 // Full: see above. Closed: nobody is left to tell.
-                let _ = notified.try_send(Signal::Changed);
+                let _ = notified.try_send(Changed);
             }
         })
         .map_err(|error| failed(error.to_string()))?;
-        let mut follower = Follower { host, folder: folder.clone(), events, watched_inode: None };
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut follower =
+            Follower { host, folder: folder.clone(), events, watched_inode: None, stop: Arc::clone(&stop) };
         follower.watch_folder().map_err(|error| failed(error.to_string()))?;
-        let thread = std::thread::Builder::new()
+        // Not joined: see above.
+        std::thread::Builder::new()
             .name("policy-watcher".to_owned())
             .spawn(move || follower.run(&received))
             .map_err(|error| failed(error.to_string()))?;
-        Ok(Self { signals, thread: Some(thread) })
+        Ok(Self { stop, signals })
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // It fails only if the thread has ended.
-        let _ = self.signals.send(Signal::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.stop.store(true, Ordering::Relaxed);
+        // Wakes the thread. Full: it wakes anyway. Closed: it has ended.
+        let _ = self.signals.try_send(Changed);
     }
 }
 
@@ -83,18 +83,25 @@ struct Follower {
     folder: PathBuf,
     events: RecommendedWatcher,
     watched_inode: Option<u64>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Follower {
-    fn run(mut self, signals: &Receiver<Signal>) {
+    fn run(mut self, signals: &Receiver<Changed>) {
         lower_priority();
         // Nothing is known yet: what changed between the first load and now is caught by the first look.
         let mut seen = None;
         loop {
-            match signals.recv_timeout(if seen.is_none() { Duration::ZERO } else { POLL }) {
-                Ok(Signal::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Signal::Changed) if stopped_while_settling(signals) => return,
-                Ok(Signal::Changed) => {}
+            let signal = signals.recv_timeout(if seen.is_none() { Duration::ZERO } else { POLL });
+            if signal.is_ok() {
+                settle(signals);
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            match signal {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Changed) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     if seen.is_some()
                         && seen == Some(folder::fingerprint(&self.folder))
@@ -131,14 +138,13 @@ fn inode(folder: &Path) -> notify::Result<u64> {
     Ok(std::fs::metadata(folder).map_err(notify::Error::io)?.ino())
 }
 
-fn stopped_while_settling(signals: &Receiver<Signal>) -> bool {
+/// Waits until the folder is quiet, or has been busy for long enough.
+fn settle(signals: &Receiver<Changed>) {
     let end = clock::monotonic() + SETTLE_MAX;
     loop {
         let left = end.saturating_sub(clock::monotonic());
-        match signals.recv_timeout(QUIET.min(left)) {
-            Ok(Signal::Stop) | Err(RecvTimeoutError::Disconnected) => return true,
-            Ok(Signal::Changed) if !left.is_zero() => {}
-            Ok(Signal::Changed) | Err(RecvTimeoutError::Timeout) => return false,
+        if signals.recv_timeout(QUIET.min(left)).is_err() || left.is_zero() {
+            return;
         }
     }
 }

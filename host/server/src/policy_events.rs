@@ -63,7 +63,7 @@ impl Observer for PolicyEvents {
     }
 
     fn folder_refused(&self, error: &OpenError) {
-        tracing::error!("policies stay as they are: {error}");
+        tracing::error!("policies stay as they are: {error}; cure: {}", error.cure());
     }
 
     fn fault(&self, policy: &str, fault: &Fault) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_core::verdict::{Placement, Renewal, Retention, Verdict};
 use sluice_core::{facts, testing};
-use sluice_policy::{Fault, Limits, Policy};
+use sluice_policy::{Fault, Hook, Limits, Policy};
 
 use crate::guest::{self, Bench, seed};
 
@@ -64,10 +64,74 @@ fn state_kept_between_calls_is_found_out() {
     let bench = guest::bench_with(&[("main.wasm", &guest::text(0))], limits);
     let policy = policy(&bench);
     assert_eq!(route(&policy, seed::GOOD), Ok(Verdict::UseDefault));
-    let kinds: Vec<_> = (0..3)
+    let kinds: Vec<_> = (0..4)
         .map(|_| route(&policy, seed::COUNTS_CALLS).map_or_else(|fault| fault.kind(), |_| "good"))
         .collect();
-    assert!(kinds.contains(&"impure"), "{kinds:?}");
+    // Each that was found out is gone, with all that may have kept something: the next call is a first one.
+    assert_eq!(kinds, ["good", "impure", "good", "impure"]);
+    assert_eq!(policy.instances(), 0);
+}
+
+#[test]
+fn rechecks_do_not_pile_up_instances() {
+    let limits = Limits { recheck_one_in: 1, ..guest::limits() };
+    let bench = guest::bench_with(&[("main.wasm", &guest::text(0))], limits);
+    let policy = policy(&bench);
+    let ready = policy.instances();
+    for _ in 0..40 {
+        assert_eq!(route(&policy, seed::GOOD), Ok(Verdict::UseDefault));
+    }
+    assert_eq!(policy.instances(), ready);
+}
+
+/// Long enough to outlast `SHORT_BOUND_MS` on any machine, short enough for its setup budget.
+const LONG_CONFIGURE: &str = "(local $left i32) (local.set $left (i32.const 400000000))
+    (loop $again
+      (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+      (br_if $again (local.get $left)))";
+const SHORT_BOUND_MS: u32 = 50;
+
+#[test]
+fn an_instance_made_for_a_call_is_made_in_the_calls_own_time() {
+    let limits = Limits {
+        // The bound by the clock is what ends it; CPU time is left out of the picture.
+        cpu_budget_ms: 60_000,
+        wall_bound_ms: SHORT_BOUND_MS,
+        configure_cpu_budget_ms: 60_000,
+        configure_wall_bound_ms: 60_000,
+        recheck_one_in: 0,
+        ..guest::limits()
+    };
+    let text = guest::Text { configure: LONG_CONFIGURE, ..guest::Text::default() };
+    let bench = guest::bench_with(&[("main.wasm", &guest::build(&text, "0.1.0"))], limits);
+    let policy = policy(&bench);
+    assert_eq!(route(&policy, seed::GOOD), Ok(Verdict::UseDefault), "a warm instance is configured already");
+    while policy.instances() > 0 {
+        assert_eq!(route(&policy, seed::TRAP).expect_err("traps").kind(), "trap");
+    }
+    let fault = route(&policy, seed::GOOD).expect_err("there is no time to configure another");
+    assert_eq!(fault, Fault::WallDeadline { hook: Hook::Configure, bound_ms: SHORT_BOUND_MS.into() });
+}
+
+#[test]
+fn a_recheck_that_does_not_fit_is_no_fault() {
+    let limits = Limits {
+        cpu_budget_ms: 60_000,
+        wall_bound_ms: SHORT_BOUND_MS,
+        configure_cpu_budget_ms: 60_000,
+        configure_wall_bound_ms: 60_000,
+        recheck_one_in: 1,
+        ..guest::limits()
+    };
+    let text = guest::Text { configure: LONG_CONFIGURE, ..guest::Text::default() };
+    let bench = guest::bench_with(&[("main.wasm", &guest::build(&text, "0.1.0"))], limits);
+    let policy = policy(&bench);
+    // With the time for a second run, the second of these would be found out.
+    let ready = policy.instances();
+    for _ in 0..3 {
+        assert!(route(&policy, seed::COUNTS_CALLS).is_ok());
+    }
+    assert_eq!(policy.instances(), ready);
 }
 
 #[test]

@@ -44,7 +44,7 @@ const GUEST: &str = r#"
     (i32.store8 (i32.const 1024) (i32.const 1))
     (i32.store8 (i32.const 1028) (i32.const 0))
     (i32.store (i32.const 1032) (local.get $row)))
-  (func (export "HOOKS#describe") (result i32) (call $done))
+  (func (export "HOOKS#describe") (result i32) DESCRIBE (call $done))
   (func (export "HOOKS#configure") (param i32 i32) (result i32) CONFIGURE (call $done))
   (func (export "HOOKS#route") (param $facts i32) (result i32)
     (local $seed i64)
@@ -76,6 +76,7 @@ const GUEST: &str = r#"
 /// Guest code for one hook, put in where it says so; `;; tag` makes another file of the same behaviour.
 #[derive(Default)]
 pub struct Text {
+    pub describe: &'static str,
     pub configure: &'static str,
     pub route: &'static str,
     pub tag: u32,
@@ -102,6 +103,7 @@ fn source(text: &Text, version: &str) -> String {
     let tag = format!("(global i32 (i32.const {}))", text.tag);
     GUEST
         .replace("HOOKS", &format!("sluice:policy/hooks@{version}"))
+        .replace("DESCRIBE", text.describe)
         .replace("CONFIGURE", text.configure)
         .replace("ROUTE", text.route)
         .replacen("(table", &format!("{tag} (table"), 1)

@@ -178,3 +178,50 @@ fn settings_are_checked() {
     assert!(sentence.contains("line 2"), "{sentence}");
     assert_eq!(refusal_with(&good, Some("a = nan")).0.kind(), "settings-value");
 }
+
+#[test]
+fn a_policy_that_takes_long_to_configure_is_refused() {
+    // Some tens of milliseconds, where half of a decision's 5 are allowed.
+    let slow = "(local $left i32) (local.set $left (i32.const 50000000))
+        (loop $again
+          (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+          (br_if $again (local.get $left)))";
+    let text = Text { configure: slow, ..Text::default() };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("slow.wasm");
+    std::fs::write(&file, guest::build(&text, "0.1.0")).unwrap();
+    let limits = Limits { configure_cpu_budget_ms: 60_000, ..guest::limits() };
+    let Err(CheckError::Load(error)) = check_file(&file, None, &limits) else { panic!("is refused") };
+    assert_eq!(error.reason.kind(), "slow-set-up", "{error}");
+    assert!(error.to_string().contains("it must stay under 2.5 ms"), "{error}");
+}
+
+#[test]
+fn a_name_that_no_policy_may_have_is_refused_by_the_check_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a;b.wasm");
+    std::fs::write(&file, guest::text(0)).unwrap();
+    assert_eq!(refusal_of(&file, None).0.kind(), "bad-name");
+}
+
+#[test]
+fn a_description_that_breaks_headers_is_refused() {
+    // The version is 4 bytes at 2048: "1;\r\n". Its place in the answer: after the name's address and length.
+    let describe = r"(i32.store (i32.const 2048) (i32.const 0x0a0d3b31))
+        (i32.store (i32.const 1032) (i32.const 2048))
+        (i32.store (i32.const 1036) (i32.const 4))";
+    let text = Text { describe, ..Text::default() };
+    let (reason, sentence) = refusal(&guest::build(&text, "0.1.0"));
+    assert!(matches!(reason, Refusal::Description { part: "version", bytes: 4, .. }), "{sentence}");
+}
+
+#[test]
+fn a_reason_too_long_for_a_header_fails_the_trial() {
+    let route = "(call $unified (i32.const 0))
+        (i32.store8 (i32.const 1052) (i32.const 1))
+        (i32.store (i32.const 1056) (i32.const 8192))
+        (i32.store (i32.const 1060) (i32.const 257))";
+    let (reason, sentence) = refusal(&guest::build(&Text { route, ..Text::default() }, "0.1.0"));
+    let Refusal::Trial { fault: Fault::BadValue { bad, .. }, .. } = reason else { panic!("{sentence}") };
+    assert_eq!(bad.kind(), "reason", "{sentence}");
+}

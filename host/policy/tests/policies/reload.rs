@@ -2,9 +2,13 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use sluice_core::verdict::Verdict;
-use sluice_policy::{HostConfig, OpenError, PolicyHost, PolicyState, PolicyStatus};
+use sluice_policy::{
+    Fault, Hook, HostConfig, LIVE_GENERATIONS_MAX, OpenError, PolicyHost, PolicyState, PolicyStatus,
+};
 
 use crate::guest::{self, Bench};
 
@@ -24,13 +28,34 @@ fn the_first_look_loads_what_is_good_and_says_what_is_not() {
         (".hidden.wasm", b"half written"),
         ("readme.txt", b"text"),
     ]);
-    assert_eq!(bench.log.take(), ["refused broken not-wasm false", "loaded main", "generation 1 main"]);
+    assert_eq!(bench.log.take(), ["loaded main", "refused broken not-wasm false", "generation 1 main"]);
     let broken = status(&bench, "broken");
     assert_eq!((broken.state, broken.version), (PolicyState::Refused, None));
     assert!(broken.refusal.is_some_and(|refusal| refusal.message.contains("broken.wasm")));
     let main = status(&bench, "main");
     assert_eq!((main.state, main.is_default, main.generation_since), (PolicyState::Loaded, true, Some(1)));
     assert_eq!(bench.host.status().len(), 2);
+}
+
+/// However many files lie beside it, and whatever their names sort to, the one that decides gets its place.
+#[test]
+fn the_default_is_looked_at_first() {
+    let names: Vec<String> = (0..100).map(|number| format!("a{number:03}.wasm")).collect();
+    let text = guest::text(0);
+    let mut files: Vec<(&str, &[u8])> =
+        names.iter().map(|name| (name.as_str(), b"text".as_slice())).collect();
+    files.push(("main.wasm", &text));
+    let bench = guest::bench(&files);
+    assert_eq!(status(&bench, "main").state, PolicyState::Loaded);
+    let refused = |kind| {
+        bench
+            .host
+            .status()
+            .iter()
+            .filter(|status| status.refusal.as_ref().is_some_and(|refusal| refusal.kind == kind))
+            .count()
+    };
+    assert_eq!((refused("not-wasm"), refused("too-many-policies")), (63, 37));
 }
 
 #[test]
@@ -181,7 +206,7 @@ fn a_folder_in_trouble_changes_nothing() {
     bench.log.take();
     std::fs::set_permissions(bench.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let outcome = bench.host.reload();
-    assert!(outcome.folder_error.is_some_and(|error| error.contains("chmod o-w")));
+    assert!(outcome.folder_error.is_some_and(|error| error.contains("; run `chmod o-w ")));
     bench.host.reload();
     assert_eq!(bench.log.take(), ["folder refused"], "told once");
     std::fs::rename(bench.path(), bench.path().with_extension("away")).unwrap();
@@ -208,6 +233,116 @@ fn names_that_no_policy_may_have() {
     let bench = guest::bench(&[("a b.wasm", &guest::text(0)), ("fine-1.2_x.wasm", &guest::text(0))]);
     assert_eq!(
         bench.log.take(),
-        ["refused a b bad-name false", "loaded fine-1.2_x", "generation 1 fine-1.2_x"]
+        ["refused a?b bad-name false", "loaded fine-1.2_x", "generation 1 fine-1.2_x"]
     );
+}
+
+#[test]
+fn a_name_cannot_pass_for_anothers_nor_reach_a_log_as_it_is() {
+    let long = format!("{}.wasm", "x".repeat(200));
+    let bench = guest::bench(&[
+        ("ma\nin.wasm", &guest::text(0)),
+        (&long, &guest::text(0)),
+        ("main.wasm", &guest::text(0)),
+    ]);
+    let shown_long = format!("{}?", "x".repeat(63));
+    let mut log = bench.log.take();
+    log.sort();
+    assert_eq!(
+        log,
+        [
+            "generation 1 main".to_owned(),
+            "loaded main".to_owned(),
+            "refused ma?in bad-name false".to_owned(),
+            format!("refused {shown_long} bad-name false"),
+        ]
+    );
+    let refusal = status(&bench, "ma?in").refusal.expect("refused");
+    assert!(!refusal.message.contains('\n'), "{}", refusal.message);
+    assert_eq!(status(&bench, "main").refusal, None);
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_not_no_settings() {
+    let bench = guest::bench(&[]);
+    symlink(bench.path().join("nowhere"), bench.path().join("main.toml")).unwrap();
+    bench.put("main.wasm", &guest::text(0));
+    bench.host.reload();
+    assert!(bench.host.generation().default_policy().is_none());
+    let refusal = status(&bench, "main").refusal.expect("refused");
+    assert_eq!(refusal.kind, "unreadable");
+    assert!(refusal.message.contains("main.toml"), "{}", refusal.message);
+}
+
+#[test]
+fn what_is_no_file_is_refused_at_once() {
+    /// Only reached when the look never ends.
+    const DEADLINE: Duration = Duration::from_secs(60);
+    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
+    std::fs::create_dir(bench.path().join("folder.wasm")).unwrap();
+    symlink("/dev/zero", bench.path().join("endless.wasm")).unwrap();
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let pipe = bench.path().join("pipe.wasm");
+    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (done, ended) = channel();
+    let host = Arc::clone(&bench.host);
+    std::thread::spawn(move || done.send(host.reload()));
+    let outcome = ended.recv_timeout(DEADLINE).expect("nothing blocks");
+    let names: Vec<_> = outcome.refused.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["endless", "folder", "pipe"]);
+}
+
+/// Puts another version in force, made of the same file.
+fn swap(bench: &Bench, number: usize) {
+    bench.put("main.toml", format!("swap = {number}").as_bytes());
+    let outcome = bench.host.reload();
+    assert!(outcome.swapped, "swap {number}: {outcome:?}");
+}
+
+#[test]
+fn superseded_versions_keep_no_instances() {
+    // More than enough to run out of instances if each kept its own.
+    const SWAPS: usize = 600;
+    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
+    let mut held = vec![bench.host.generation()];
+    for number in 0..SWAPS {
+        swap(&bench, number);
+        held.push(bench.host.generation());
+    }
+    let now = held.pop().unwrap();
+    let instances = |generation: &sluice_policy::Generation| generation.default_policy().unwrap().instances();
+    assert!(held.iter().all(|old| instances(old) == 0));
+    assert!(instances(&now) >= 2);
+    assert_eq!(now.number, 1 + SWAPS as u64);
+}
+
+#[test]
+fn late_hooks_of_a_superseded_version_are_answered_until_it_expires() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
+    let old = Arc::clone(bench.host.generation().default_policy().unwrap());
+    let facts =
+        sluice_core::testing::table(&[sluice_core::testing::prefill(), sluice_core::testing::decode()]);
+    let late = || old.bind_decode(&facts, &guest::prefilled());
+    for number in 1..LIVE_GENERATIONS_MAX {
+        swap(&bench, number);
+        assert_eq!(late(), Ok(None), "{number} swaps later");
+        assert_eq!(old.instances(), 0, "none is kept");
+    }
+    bench.log.take();
+    swap(&bench, LIVE_GENERATIONS_MAX);
+    bench.log.take();
+    assert_eq!(late(), Err(Fault::Expired { hook: Hook::BindDecode }));
+    assert_eq!(bench.log.take(), ["fault main bind-decode expired"]);
+    assert_eq!(old.faults()["expired"], 1);
+}
+
+#[test]
+fn what_stays_in_force_never_expires() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0)), ("other.wasm", &guest::text(0))]);
+    let other = Arc::clone(bench.host.generation().policy("other").unwrap());
+    for number in 0..2 * LIVE_GENERATIONS_MAX {
+        swap(&bench, number);
+    }
+    assert_eq!(other.route(&guest::facts(guest::seed::GOOD)), Ok(Verdict::UseDefault));
+    assert!(other.instances() >= 2);
 }
