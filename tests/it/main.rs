@@ -2,16 +2,22 @@
 //! starts its own, on ports that the system chooses.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod bad_answers;
 mod config;
 mod disconnect;
 mod drain;
 mod errors;
 mod flows;
+mod hold_times;
 mod legs;
+mod limits;
 mod policies;
 mod policy_commands;
 mod policy_faults;
+mod readiness;
 mod sessions;
+mod signals;
+mod stale_connections;
 mod streams;
 mod surface;
 mod workers;
@@ -30,6 +36,24 @@ async fn right(client: &sluice_harness::Client, ask: &sluice_harness::Ask) -> sl
         assert!(reply.done, "a whole stream ends with [DONE]: {:?}", reply.events);
     }
     reply
+}
+
+/// Nothing is booked on a worker and nothing is in flight: every ended request left the books as it found them.
+async fn nothing_left_booked(host: &sluice_harness::Host, workers: &[&str]) {
+    sluice_harness::until("nothing to be booked", SOON, async || {
+        for name in workers {
+            let booked = host.worker(name).await.unwrap()["booked"].clone();
+            let columns = booked.as_object().unwrap();
+            assert_eq!(columns.len(), 5, "{booked}");
+            if columns.values().any(|figure| figure != 0) {
+                return None;
+            }
+        }
+        let in_flight = host.metrics().await.unwrap().sum("sluice_in_flight_requests", &[]);
+        (in_flight == 0.0).then_some(())
+    })
+    .await
+    .unwrap();
 }
 
 /// A host in front of one mock engine that does it all, under the host's own policy.

@@ -13,7 +13,10 @@ const USAGE: &str =
     r#"{"id":"c","choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}}"#;
 
 async fn relayed(payloads: &[&str], end: End) -> (Vec<String>, sluice_harness::Host) {
-    let canned = Canned::events(payloads, end);
+    relayed_of(Canned::events(payloads, end)).await
+}
+
+async fn relayed_of(canned: Canned) -> (Vec<String>, sluice_harness::Host) {
     let engine = MockEngine::start(move |_| canned.clone()).await.unwrap();
     let host = in_front_of(&engine).await;
     let asked = json!({"model": "emulated", "prompt": "hi", "stream": true});
@@ -41,6 +44,72 @@ async fn handles_in_streams_stay_inside() {
     let got: Value = serde_json::from_str(&events[1]).unwrap();
     assert_eq!(got, serde_json::from_str::<Value>(FINISH).unwrap());
     assert_eq!((events[0].as_str(), events[2].as_str(), events[3].as_str()), (CHUNK, USAGE, "[DONE]"));
+}
+
+/// However a server-sent event may be written, a handle in it stays inside.
+#[tokio::test]
+async fn handles_in_oddly_written_events_stay_inside() {
+    let mut finish: Value = serde_json::from_str(FINISH).unwrap();
+    finish["kv_transfer_params"] = handle();
+    let (one_line, lines) = (finish.to_string(), serde_json::to_string_pretty(&finish).unwrap());
+    let on_lines: String = lines.lines().map(|line| format!("data: {line}\n")).collect();
+    for odd in [
+        format!("event: message\ndata: {one_line}\n\n"),
+        format!("id: 7\nevent: message\nretry: 10\ndata:{one_line}\n\n"),
+        format!(": a comment\r\ndata: {one_line}\r\n\r\n"),
+        format!("{on_lines}\n"),
+        format!("data: {CHUNK}\n\ndata: {one_line}\n\n"),
+    ] {
+        // Whole, and cut in the midst of the handle.
+        let cut = odd.find("remote_engine").unwrap();
+        for pieces in [vec![odd.as_str()], vec![&odd[..cut], &odd[cut..]]] {
+            let pieces = [&pieces[..], &["data: [DONE]\n\n"]].concat();
+            let (events, _host) = relayed_of(Canned::stream(&pieces, End::Whole)).await;
+            let shown = events.join("\n");
+            for secret in ["kv_transfer_params", "remote_", "engine-p"] {
+                assert!(!shown.contains(secret), "{odd}\nbecame\n{shown}");
+            }
+            assert_eq!(events.last().map(String::as_str), Some("[DONE]"), "{odd}");
+        }
+    }
+}
+
+/// `[DONE]` is the end, whatever the engine does after it: the client's answer is whole, and nothing follows.
+async fn done_ends(what: &str, pieces: &[&str], end: End) {
+    let (events, host) = relayed_of(Canned::stream(pieces, end)).await;
+    assert_eq!(events, [CHUNK, FINISH, "[DONE]"], "the engine {what}");
+    let metrics = host.metrics().await.unwrap();
+    assert_eq!(metrics.sum("sluice_requests_total", &[("outcome", "ok")]), 1.0, "the engine {what}");
+    assert_eq!(metrics.sum("sluice_leg_failures_total", &[]), 0.0, "the engine {what}");
+}
+
+/// An answer of two events, whole.
+fn whole() -> String {
+    format!("data: {CHUNK}\n\ndata: {FINISH}\n\ndata: [DONE]\n\n")
+}
+
+#[tokio::test]
+async fn done_is_the_end() {
+    let done = &whole();
+    let more = format!("data: {CHUNK}\n\ndata: [DONE]\n\n");
+    done_ends("stays open", &[done], End::Never).await;
+    done_ends("breaks", &[done], End::BrokenOff).await;
+    done_ends("says more", &[done, &more], End::Whole).await;
+    done_ends("says half an event more", &[done, "data: {"], End::BrokenOff).await;
+    done_ends("ends its lines as the web does", &[&done.replace('\n', "\r\n")], End::Never).await;
+}
+
+/// What follows may come in the same read as `[DONE]` itself.
+#[tokio::test]
+async fn done_is_the_end_in_the_same_breath() {
+    done_ends("says more", &[&format!("{}data: {CHUNK}\n\ndata: [DONE]\n\n", whole())], End::Whole).await;
+}
+
+/// Servers other than vLLM's name their events; `[DONE]` is the end all the same.
+#[tokio::test]
+async fn done_is_the_end_under_any_name() {
+    let named = whole().replace("data:", "event: message\ndata:");
+    done_ends("names its events", &[&named], End::Whole).await;
 }
 
 /// Text that merely speaks of such fields is the model's, and stays.

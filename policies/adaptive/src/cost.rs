@@ -48,7 +48,8 @@ pub fn affinity_ms(knows_session: bool) -> f32 {
 pub fn trouble_ms(failure_rate: f32) -> f32 {
     const RETRY_MS: f32 = 1_000.0;
     // Expected failures before a success; a worker that always fails still has a price, not an infinite one.
-    let rate = failure_rate.max(0.0).min(0.95);
+    // Not a number counts as no failure: `max` takes the other side.
+    let rate = f32::min(failure_rate.max(0.0), 0.95);
     rate / (1.0 - rate) * RETRY_MS
 }
 

@@ -219,12 +219,22 @@ impl EventStream {
     }
 
     fn take_event(&mut self) -> Option<String> {
-        let end = self.rest.windows(2).position(|pair| pair == b"\n\n")?;
-        let event = self.rest.split_to(end + 2);
+        let event = self.rest.split_to(event_length(&self.rest)?);
         let text = String::from_utf8_lossy(&event);
         let lines = text.lines().filter_map(|line| line.strip_prefix("data:"));
         Some(lines.map(str::trim_start).collect::<Vec<_>>().join("\n"))
     }
+}
+
+/// Up to and with the first blank line, which may end as lines do on the web or on Unix.
+fn event_length(text: &[u8]) -> Option<usize> {
+    let after = |at: usize| match text.get(at + 1..)? {
+        [b'\n', ..] => Some(at + 2),
+        [b'\r', b'\n', ..] => Some(at + 3),
+        _ => None,
+    };
+    let mut newlines = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    newlines.find_map(|(at, _)| after(at))
 }
 
 async fn within<T>(

@@ -17,6 +17,7 @@ pub mod host;
 pub mod host_plan;
 pub mod metrics;
 pub mod mock_engine;
+mod odd_connections;
 pub mod policy_file;
 pub mod process;
 pub mod progress;

@@ -6,12 +6,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -19,8 +20,12 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep};
 
 use crate::HarnessError;
+use crate::odd_connections::{raw_connection, short_connection};
+
+pub use crate::odd_connections::Closes;
 
 /// A request that came.
 #[derive(Debug, Clone)]
@@ -67,6 +72,12 @@ pub struct Canned {
     pub pieces: Vec<Bytes>,
     /// How it ends.
     pub end: End,
+    /// More headers.
+    pub headers: Vec<(&'static str, &'static str)>,
+    /// How long the body comes after the head, which is sent alone then.
+    pub body_after: Duration,
+    /// Whether not even a head comes: the connection stays open, in silence.
+    pub silent: bool,
 }
 
 impl Canned {
@@ -77,13 +88,43 @@ impl Canned {
 
     /// A whole answer of any kind.
     pub fn text(status: u16, content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        Self { status, content_type, pieces: vec![body.into()], end: End::Whole }
+        Self {
+            status,
+            content_type,
+            pieces: vec![body.into()],
+            end: End::Whole,
+            headers: Vec::new(),
+            body_after: Duration::ZERO,
+            silent: false,
+        }
     }
 
     /// A stream of events, each a payload.
     pub fn events(payloads: &[&str], end: End) -> Self {
         let pieces = payloads.iter().map(|payload| Bytes::from(format!("data: {payload}\n\n"))).collect();
-        Self { status: 200, content_type: "text/event-stream; charset=utf-8", pieces, end }
+        Self { pieces, end, ..Self::text(200, "text/event-stream; charset=utf-8", "") }
+    }
+
+    /// A stream of these very pieces, each in a write of its own.
+    pub fn stream(pieces: &[&str], end: End) -> Self {
+        let pieces = pieces.iter().map(|piece| Bytes::from((*piece).to_owned())).collect();
+        Self { pieces, ..Self::events(&[], end) }
+    }
+
+    /// No answer, and no end of the connection either.
+    pub fn silence() -> Self {
+        Self { silent: true, ..Self::text(200, "text/plain", "") }
+    }
+
+    /// The same with one more header.
+    pub fn header(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// The same, its body so long after its head.
+    pub fn body_after(self, body_after: Duration) -> Self {
+        Self { body_after, ..self }
     }
 
     /// A prefill leg's answer: one token, and a handle.
@@ -168,6 +209,20 @@ impl MockEngine {
         .await
     }
 
+    /// An engine whose every connection is good for one generation request, which it does not say: as `closes` says,
+    /// the connection is closed after the answer, or when the next request comes.
+    pub async fn one_answer_a_connection(closes: Closes) -> Result<Self, HarnessError> {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let recorder = seen.clone();
+        Self::listen(seen, move |stream| {
+            let seen = recorder.clone();
+            async move {
+                let _ = short_connection(stream, closes, &seen).await;
+            }
+        })
+        .await
+    }
+
     async fn listen<F, R>(seen: Arc<Mutex<Vec<Recorded>>>, serve: F) -> Result<Self, HarnessError>
     where
         F: Fn(TcpStream) -> R + Send + 'static,
@@ -221,10 +276,17 @@ async fn respond(
             script(&recorded)
         }
     };
+    if canned.silent {
+        std::future::pending::<()>().await;
+    }
+    let wait = (!canned.body_after.is_zero()).then(|| Box::pin(sleep(canned.body_after)));
     let mut response =
-        Response::new(CannedBody { pieces: canned.pieces.into(), end: canned.end, flushed: false });
+        Response::new(CannedBody { pieces: canned.pieces.into(), end: canned.end, flushed: false, wait });
     *response.status_mut() = StatusCode::from_u16(canned.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(canned.content_type));
+    for (name, value) in canned.headers {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
     response
 }
 
@@ -232,6 +294,7 @@ struct CannedBody {
     pieces: VecDeque<Bytes>,
     end: End,
     flushed: bool,
+    wait: Option<Pin<Box<Sleep>>>,
 }
 
 impl Body for CannedBody {
@@ -242,6 +305,12 @@ impl Body for CannedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(wait) = &mut self.wait {
+            if wait.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.wait = None;
+        }
         if let Some(piece) = self.pieces.pop_front() {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
@@ -259,22 +328,4 @@ impl Body for CannedBody {
             }
         }
     }
-}
-
-/// Reads a request's head; answers probes as an engine does, everything else with the bytes.
-async fn raw_connection(stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
-    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-    let mut stream = BufReader::new(stream);
-    let mut first = String::new();
-    stream.read_line(&mut first).await?;
-    let mut line = String::new();
-    while stream.read_line(&mut line).await? > 2 {
-        line.clear();
-    }
-    if first.starts_with("GET /health ") {
-        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await?;
-    } else {
-        stream.write_all(bytes).await?;
-    }
-    stream.shutdown().await
 }

@@ -84,12 +84,30 @@ impl Process {
         self.child.id()
     }
 
+    /// Processor time it has used so far, in the system's ticks (100 a second); 0 when it is gone.
+    pub fn used_ticks(&self) -> u64 {
+        let stat = self.pid().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok());
+        // The second field, the name, may hold blanks; it ends with the last `)`. User and system time are 14 and 15.
+        let fields = stat.as_deref().and_then(|stat| stat.rsplit_once(')')).map(|(_, fields)| fields);
+        let times = fields.unwrap_or_default().split_whitespace().skip(11).take(2);
+        times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+    }
+
     /// Asks it to stop, as a supervisor does.
     pub fn terminate(&self) -> Result<(), HarnessError> {
+        self.signal(Signal::TERM, "SIGTERM")
+    }
+
+    /// Tells it that its terminal is gone, or what other servers take for "reload".
+    pub fn hang_up(&self) -> Result<(), HarnessError> {
+        self.signal(Signal::HUP, "SIGHUP")
+    }
+
+    fn signal(&self, signal: Signal, name: &str) -> Result<(), HarnessError> {
         let pid = self.pid().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { return Ok(()) };
-        kill_process(pid, Signal::TERM).map_err(|error| HarnessError::Io {
-            what: format!("send SIGTERM to {}", self.title),
+        kill_process(pid, signal).map_err(|error| HarnessError::Io {
+            what: format!("send {name} to {}", self.title),
             source: error.into(),
         })
     }

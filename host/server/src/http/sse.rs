@@ -72,11 +72,16 @@ fn split(text: &[u8], from: usize) -> Vec<usize> {
     lengths
 }
 
-/// The payload of a `data:` line, or of an event that is one such line, as engines send them.
+/// The payload of a `data:` line.
 pub fn data(line: &[u8]) -> Option<&[u8]> {
     let payload = line.strip_prefix(b"data:")?;
     let payload = payload.strip_prefix(b" ").unwrap_or(payload);
     Some(payload.trim_ascii_end())
+}
+
+/// The payload of an event's first `data:` line, whatever lines come before it.
+pub fn payload(event: &[u8]) -> Option<&[u8]> {
+    event.split(|byte| *byte == b'\n').find_map(data)
 }
 
 /// Takes [`ENGINE_INTERNAL`] members out of an event. Returns the event as it came when it holds none.

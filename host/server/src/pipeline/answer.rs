@@ -72,16 +72,21 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(KIND))
 }
 
-/// Takes engine-internal members out of a whole answer and reads what its end tells. An answer that is none must
-/// not pass for one: an error says what it is instead.
-fn finish_whole(bytes: Bytes) -> Result<(Bytes, AnswerEnd), &'static str> {
-    let members = Members::parse(&bytes).map_err(|_| "with no JSON object in it")?;
+/// The members of a whole answer. One that is none must not pass for one: the error says what it is instead.
+pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, &'static str> {
+    let members = Members::parse(bytes).map_err(|_| "with no JSON object in it")?;
     if members.get("choices").is_none() {
         return Err("with no choices in it");
     }
     if failed(&members) {
         return Err("with an error in it");
     }
+    Ok(members)
+}
+
+/// Takes engine-internal members out of a whole answer and reads what its end tells.
+fn finish_whole(bytes: Bytes) -> Result<(Bytes, AnswerEnd), &'static str> {
+    let members = members(&bytes)?;
     let end = answer_end(&members);
     if ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
         let cleaned = members.write(&ENGINE_INTERNAL, &[]);

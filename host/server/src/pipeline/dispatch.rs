@@ -60,10 +60,10 @@ pub(super) async fn send(
     };
     let error = match sent {
         Ok(Ok(response)) => {
-            // A 5xx is the engine's failure; a 4xx is the client's, which the engine found.
-            let failed = response.status().is_server_error();
-            worker.seen().failures.observe(f64::from(u8::from(failed)), 1.0);
-            if failed {
+            // A 5xx is the engine's failure; a 4xx is the client's, which the engine found. Whether a 200 is a success
+            // shows when it is read.
+            if response.status().is_server_error() {
+                worker.seen().failures.observe(1.0, 1.0);
                 call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "status_5xx");
             }
             return Ok(response);
@@ -143,6 +143,9 @@ pub(super) fn refusal(worker: &Worker, blame: Blame, head: &Parts, body: &[u8]) 
     let mut error = told(worker, blame, head.status, body);
     let seconds = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
     error.retry_after_ms = seconds.map(|seconds| seconds.saturating_mul(1_000));
+    if head.status.is_client_error() {
+        worker.seen().failures.observe(0.0, 1.0);
+    }
     if head.status.is_server_error() {
         Failed::Retry { reason: "status_5xx", worker: Some(worker.id), error }
     } else {

@@ -1,4 +1,4 @@
-//! The life of a request. [`serve`] and [`run`] read like the list in ARCHITECTURE.md; each step is a file.
+//! The life of a request. [`serve`] and `run` read like the list in ARCHITECTURE.md; each step is a file.
 
 mod answer;
 mod call;

@@ -41,6 +41,22 @@ pub(super) async fn run(
     call: &Call<'_>,
     table: &Arc<Table>,
     facts: Facts,
+    decision: Decision,
+    plan: Disaggregated,
+    attempt: u32,
+    record: &mut Record,
+) -> Result<Response<ResponseBody>, Failed> {
+    // Until decode's answer, a client that leaves may leave KV blocks behind on the prefill worker.
+    let watch = BlocksLeft::watch(call);
+    let outcome = both_legs(call, table, facts, decision, plan, attempt, record).await;
+    watch.over();
+    outcome
+}
+
+async fn both_legs(
+    call: &Call<'_>,
+    table: &Arc<Table>,
+    facts: Facts,
     mut decision: Decision,
     plan: Disaggregated,
     attempt: u32,
@@ -52,10 +68,7 @@ pub(super) async fn run(
         DecodeChoice::Now(row) => Some((row, book_decode(table, &facts, row)?)),
         DecodeChoice::AfterPrefill => None,
     };
-    // From here to decode's answer, a client that leaves may leave KV blocks behind on the prefill worker.
-    let watch = BlocksLeft::watch(call);
-    let prefill = prefill(call, &facts, plan.prefill, &prefill_worker, attempt).await;
-    let prefill = prefill.inspect_err(|_| watch.over())?;
+    let prefill = prefill(call, &facts, plan.prefill, &prefill_worker, attempt).await?;
     let (row, booking) = match early {
         Some(bound) => bound,
         None => bind_late(call, table, &facts, &mut decision, plan.prefill, &prefill)?,
@@ -70,7 +83,6 @@ pub(super) async fn run(
         Ok(response) => answer::relay(call, turn, &worker, response, record).await,
         Err(failed) => Err(failed),
     };
-    watch.over();
     // The decode worker may never have read the blocks: the prefill worker then keeps them for their lease.
     answered.inspect_err(|failed| strand(call, had_handle && matches!(failed, Failed::Retry { .. })))
 }
@@ -79,23 +91,23 @@ pub(super) async fn run(
 struct BlocksLeft {
     telemetry: Arc<Telemetry>,
     pool: String,
-    over: std::cell::Cell<bool>,
+    over: bool,
 }
 
 impl BlocksLeft {
     fn watch(call: &Call<'_>) -> Self {
         let pool = call.pool.config.name.clone();
-        Self { telemetry: call.app.telemetry.clone(), pool, over: std::cell::Cell::new(false) }
+        Self { telemetry: call.app.telemetry.clone(), pool, over: false }
     }
 
-    fn over(&self) {
-        self.over.set(true);
+    fn over(mut self) {
+        self.over = true;
     }
 }
 
 impl Drop for BlocksLeft {
     fn drop(&mut self) {
-        if !self.over.get() {
+        if !self.over {
             self.telemetry.metrics.transfer(&self.pool, "abandoned");
         }
     }
@@ -123,10 +135,9 @@ async fn prefill(
     if !head.status.is_success() {
         return Err(dispatch::refusal(worker, Blame::Prefill, &head, &bytes));
     }
-    let members = Members::parse(&bytes).ok().filter(|members| members.get("choices").is_some());
-    let Some(members) = members else {
-        return Err(dispatch::no_answer(call, worker, Blame::Prefill, "with no choices in it"));
-    };
+    let members =
+        answer::members(&bytes).map_err(|what| dispatch::no_answer(call, worker, Blame::Prefill, what))?;
+    worker.seen().failures.observe(0.0, 1.0);
     let handle = take_handle(call, worker, &members);
     let took = answered.saturating_sub(dispatched);
     call.app.telemetry.metrics.phase(&call.pool.config.name, Phase::Prefill, took);

@@ -108,7 +108,7 @@ impl Running {
         let mut out = Vec::with_capacity(events.len());
         for event in events {
             let event = sse::without_internal(event);
-            if sse::data(&event) == Some(b"[DONE]") {
+            if sse::payload(&event) == Some(b"[DONE]") {
                 self.done_seen = true;
                 // The rest is waited for only so that the connection can be used again.
                 self.deadline.as_mut().reset(Instant::now() + END_AFTER_DONE);
@@ -120,6 +120,10 @@ impl Running {
                 }
             }
             out.push(event);
+            if self.done_seen {
+                // What an engine sends after it is no part of the answer.
+                break;
+            }
         }
         sse::join(out)
     }
@@ -127,7 +131,7 @@ impl Running {
     /// Usage and finish, from whichever of the last events has them.
     fn answer_end(&self) -> AnswerEnd {
         self.last.iter().fold(AnswerEnd::default(), |end, event| {
-            let Some(Ok(members)) = sse::data(event).map(Members::parse) else { return end };
+            let Some(Ok(members)) = sse::payload(event).map(Members::parse) else { return end };
             let later = answer_end(&members);
             AnswerEnd {
                 prompt_tokens: later.prompt_tokens.or(end.prompt_tokens),

@@ -192,6 +192,7 @@ impl Turn {
     /// The answer is whole.
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
         record.set("ok");
+        self.booking.worker().seen().failures.observe(0.0, 1.0);
         let output_tokens = end.output_tokens.unwrap_or(self.generated);
         let prompt_tokens = end.prompt_tokens.or(self.prompt_tokens);
         self.measure_step(output_tokens);
