@@ -12,8 +12,6 @@ const HANDLE_BYTES_AT_MOST: usize = 2 * 1024 * 1024;
 #[derive(Debug)]
 pub struct Handle {
     json: Box<str>,
-    /// The engine that holds the blocks.
-    pub engine_id: String,
     /// Prompt tokens the holder has.
     pub tokens: Option<u32>,
     /// Of them, tokens the prefill worker had cached.
@@ -81,7 +79,6 @@ impl Handle {
         }
         Ok(Self {
             json: json.into(),
-            engine_id: fields.remote_engine_id,
             tokens: fields.remote_num_tokens,
             cached_tokens: fields.remote_prefill_cached_tokens,
         })
@@ -107,10 +104,7 @@ mod tests {
     #[test]
     fn a_good_handle_is_forwarded_unchanged() {
         let handle = handle(GOOD).expect("good");
-        assert_eq!(
-            (handle.tokens, handle.cached_tokens, handle.engine_id.as_str()),
-            (Some(58), Some(32), "e")
-        );
+        assert_eq!((handle.tokens, handle.cached_tokens), (Some(58), Some(32)));
         assert_eq!(&*handle.into_json(), GOOD);
     }
 

@@ -127,7 +127,7 @@ async fn prefill(
     let response =
         dispatch::send(call, worker, Blame::Prefill, call.request.prefill_body(), Resend::Once, attempt)
             .await?;
-    // The lease runs from when the engine was done, which is no later than its answer's head.
+    // The lease began when the engine was done, a little before its answer's head came: the margin covers that.
     let answered = call.app.clock.elapsed();
     let (head, body) = response.into_parts();
     let bytes = dispatch::read(call, worker, Blame::Prefill, body).await?;
