@@ -116,7 +116,7 @@ async fn check_config_says_what_serve_would() {
     let shown = config.display().to_string();
     let good = run_to_end(&["check-config", "--config", &shown], SOON).await.unwrap();
     assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""));
-    assert!(good.stdout.contains("1 pools, 2 workers"), "{}", good.stdout);
+    assert!(good.stdout.contains("1 pool, 2 workers"), "{}", good.stdout);
     fs::write(&config, HostPlan::new(Mode::Unified).toml()).unwrap();
     let bad = run_to_end(&["check-config", "--config", &shown], SOON).await.unwrap();
     assert_eq!(bad.code, Some(2));

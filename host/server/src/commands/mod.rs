@@ -29,7 +29,10 @@ fn check_config(args: &CheckConfig) -> ExitCode {
     match config::load(&args.config) {
         Ok(config) => {
             let workers: usize = config.pools.iter().map(|pool| pool.workers.len()).sum();
-            say(&format!("{}: good: {} pools, {workers} workers", args.config.display(), config.pools.len()));
+            let counted =
+                |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+            let (pools, workers) = (counted(config.pools.len(), "pool"), counted(workers, "worker"));
+            say(&format!("{}: good: {pools}, {workers}", args.config.display()));
             ExitCode::SUCCESS
         }
         Err(error) => {
