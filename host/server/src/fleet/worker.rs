@@ -247,6 +247,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_old_figure_is_no_longer_believed() {
+        let mut step = Dated::over(DECODE_WINDOW_TOKENS);
+        let observed = Duration::from_secs(100);
+        step.observe(300.0, 10.0, observed);
+        let just_before = observed + RATE_FRESH_FOR - Duration::from_millis(1);
+        assert_eq!(
+            (step.fresh(just_before), step.fresh(observed + RATE_FRESH_FOR), step.last()),
+            (30.0, 0.0, 30.0)
+        );
+    }
+
+    #[test]
     fn queued_prefills_are_timed_from_the_one_before() {
         let ms = Duration::from_millis;
         let mut seen = Seen::default();
