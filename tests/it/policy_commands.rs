@@ -86,6 +86,19 @@ async fn check_says_what_the_host_would_say() {
     }
 }
 
+/// Settings that are there but cannot be read are no reason to check a policy without them.
+#[tokio::test]
+async fn check_reads_settings_as_the_host_does() {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("p.wasm"), PolicyFile::policy("p", "adaptive").unwrap().wasm).unwrap();
+    std::os::unix::fs::symlink(path("nowhere.toml"), path("p.toml")).unwrap();
+    let file = path("p.wasm").display().to_string();
+    let checked = run_to_end(&["policy", "check", &file], SOON).await.unwrap();
+    assert_eq!(checked.code, Some(1), "{}", checked.stdout);
+    assert!(checked.stderr.contains("p.toml"), "{}", checked.stderr);
+}
+
 #[tokio::test]
 async fn list_shows_what_is_in_force_and_why_not() {
     let good = PolicyFile::policy("good", "round-robin").unwrap();

@@ -88,6 +88,23 @@ fn whole() -> String {
     format!("data: {CHUNK}\n\ndata: {FINISH}\n\ndata: [DONE]\n\n")
 }
 
+/// A stream without a chunk is no answer, whatever its end says.
+#[tokio::test]
+async fn done_alone_is_no_answer() {
+    let (events, host) = relayed(&["[DONE]"], End::Whole).await;
+    assert_eq!(events.len(), 1, "{events:?}");
+    let told: Value = serde_json::from_str(&events[0]).unwrap();
+    assert_eq!(told["error"]["code"], "stream_empty", "{events:?}");
+    host.until_metric(
+        "sluice_requests_total",
+        &[("outcome", "decode_failed")],
+        |sum| sum == 1.0,
+        crate::SOON,
+    )
+    .await
+    .unwrap();
+}
+
 #[tokio::test]
 async fn done_is_the_end() {
     let done = &whole();

@@ -167,6 +167,13 @@ pub(crate) fn read_policy(path: &Path) -> Result<Vec<u8>, Refusal> {
     read_bounded(path, FILE_BYTES_MAX, |bytes| Refusal::TooLarge { bytes })
 }
 
+/// Settings of a policy file, as the host takes them: TOML text of NAME.toml beside NAME.wasm, or `None` when there is
+/// no such file.
+pub fn settings_beside(policy: &Path) -> Result<Option<String>, LoadError> {
+    let file = policy.with_extension("toml");
+    read_settings(&file).map_err(|reason| LoadError { file, reason })
+}
+
 fn read_settings(path: &Path) -> Result<Option<String>, Refusal> {
     // Only what is not there at all means "no settings". A link to nowhere, or a file that may not be looked at,
     // was meant to be some, and a policy must not run without them unnoticed.

@@ -16,6 +16,10 @@ use crate::cli::{Policy, PolicyCheck};
 use crate::config;
 use crate::text_table::TextTable;
 
+/// Where a file decides, as the last of the steps that `new` and `build` tell.
+const LIVE_PLACE: &str = "POLICY_FOLDER/DECIDING_NAME.wasm\n\
+    where DECIDING_NAME is what [policy] default says; it is live within a moment";
+
 /// How long `list` waits for the host.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -154,14 +158,10 @@ fn check(args: &PolicyCheck) -> Result<ExitCode, String> {
 }
 
 fn check_one(file: &Path, limits: &Limits) -> Result<String, String> {
-    let settings_file = file.with_extension("toml");
-    let settings = match std::fs::read_to_string(&settings_file) {
-        Ok(text) => Some(text),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(format!("{}: {error}", settings_file.display())),
-    };
+    let refused = |error: &dyn std::fmt::Display| format!("refused: {error}");
+    let settings = sluice_policy::settings_beside(file).map_err(|error| refused(&error))?;
     let checked = sluice_policy::check_file(file, settings.as_deref(), limits);
-    let checked = checked.map_err(|error| format!("refused: {error}"))?;
+    let checked = checked.map_err(|error| refused(&error))?;
     let mut table = TextTable::new(&["trial case", "hook", "answer"]);
     for trial in &checked.trial {
         table.row([trial.case.to_owned(), trial.hook.name().to_owned(), answer(&trial.answer)]);
@@ -215,8 +215,7 @@ fn new(parent: &Path, name: &str) -> Result<ExitCode, String> {
     let created = policy_new::create(parent, name).map_err(|error| error.to_string())?;
     let dir = created.dir.display();
     say(&format!(
-        "made {dir} ({} files). Next:\n  cd {dir}\n  cargo test\n  sluice policy build\n  cp {name}.wasm POLICY_FOLDER/DECIDING_NAME.wasm\n\
-         where DECIDING_NAME is what [policy] default says; it is live within a moment",
+        "made {dir} ({} files). Next:\n  cd {dir}\n  cargo test\n  sluice policy build\n  cp {name}.wasm {LIVE_PLACE}",
         created.files.len()
     ));
     Ok(ExitCode::SUCCESS)
@@ -225,8 +224,7 @@ fn new(parent: &Path, name: &str) -> Result<ExitCode, String> {
 fn build(dir: &Path) -> Result<ExitCode, String> {
     let built = policy_new::build(dir).map_err(|error| error.to_string())?;
     say(&format!(
-        "built {} ({} KB). Next:\n  sluice policy check {0}\n  cp {0} POLICY_FOLDER/DECIDING_NAME.wasm\n\
-         where DECIDING_NAME is what [policy] default says; it is live within a moment",
+        "built {} ({} KB). Next:\n  sluice policy check {0}\n  cp {0} {LIVE_PLACE}",
         built.wasm.display(),
         built.bytes.div_ceil(1024)
     ));

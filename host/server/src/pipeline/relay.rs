@@ -12,7 +12,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming};
 use memchr::memmem::Finder;
-use sluice_core::facts::Finish;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::answer::{answer_end, failed};
@@ -48,6 +47,7 @@ enum Cut {
     Broken,
     TimedOut,
     TooLong,
+    Empty,
 }
 
 impl Relay {
@@ -92,6 +92,9 @@ impl Body for Relay {
                 continue;
             }
             let Ok(events) = running.splitter.push(chunk) else { return Poll::Ready(self.cut(Cut::TooLong)) };
+            if running.last.is_empty() && events.first().is_some_and(|event| is_done(event)) {
+                return Poll::Ready(self.cut(Cut::Empty));
+            }
             if !events.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(running.pass(events)))));
             }
@@ -108,7 +111,7 @@ impl Running {
         let mut out = Vec::with_capacity(events.len());
         for event in events {
             let event = sse::without_internal(event);
-            if sse::payload(&event) == Some(b"[DONE]") {
+            if is_done(&event) {
                 self.done_seen = true;
                 // The rest is waited for only so that the connection can be used again.
                 self.deadline.as_mut().reset(Instant::now() + END_AFTER_DONE);
@@ -142,6 +145,10 @@ impl Running {
     }
 }
 
+fn is_done(event: &[u8]) -> bool {
+    sse::payload(event) == Some(b"[DONE]")
+}
+
 /// Whether a chunk says that the engine failed. The text is looked for first: most chunks are not parsed.
 fn tells_failure(event: &[u8]) -> bool {
     thread_local! {
@@ -165,9 +172,7 @@ impl Relay {
             return None;
         }
         let end = running.answer_end();
-        running
-            .turn
-            .finish(AnswerEnd { finish: end.finish.or(Some(Finish::Other)), ..end }, &mut running.record);
+        running.turn.finish(end, &mut running.record);
         None
     }
 
@@ -180,6 +185,7 @@ impl Relay {
             Cut::TimedOut => {
                 ("timeout", "timeout", "did not end its stream within server.request_timeout_ms")
             }
+            Cut::Empty => ("no_answer", "stream_empty", "ended its stream before any chunk"),
             Cut::TooLong => ("garbage", "stream_garbage", "sent an event that is too long"),
         };
         let message = format!("decode worker {worker:?} {what}; the answer is incomplete");
