@@ -19,9 +19,7 @@ use crate::request::Endpoint;
 
 /// Where clients connect.
 pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
-    // HEAD is GET without a body, which hyper leaves out.
-    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
-    let endpoint = match (method, request.uri().path()) {
+    let endpoint = match (method(&request), request.uri().path()) {
         (&Method::POST, "/v1/chat/completions") => Endpoint::Chat,
         (&Method::POST, "/v1/completions") => Endpoint::Completions,
         (&Method::GET, "/v1/models") => return models(&app),
@@ -35,8 +33,7 @@ pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<R
 
 /// Where operators connect.
 pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
-    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
-    match (method, request.uri().path()) {
+    match (method(request), request.uri().path()) {
         (&Method::GET, "/ready") => ready(app),
         (&Method::GET, "/admin/policies") => policies(app),
         (&Method::GET, "/admin/fleet") => {
@@ -46,6 +43,11 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
         (&Method::GET, "/health") => json_response(StatusCode::OK, r#"{"status":"ok"}"#),
         (method, path) => not_found(method, path, &ADMIN),
     }
+}
+
+/// HEAD is GET without a body, which hyper leaves out.
+fn method(request: &Request<Incoming>) -> &Method {
+    if request.method() == Method::HEAD { &Method::GET } else { request.method() }
 }
 
 const DATA_PLANE: [(Method, &str); 6] = [

@@ -43,6 +43,9 @@ impl Blame {
     }
 }
 
+/// When to come back while no worker is up: about the time a probe takes to notice one.
+const RETRY_AFTER_NO_WORKER_MS: u32 = 1_000;
+
 /// An error on its way to the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
@@ -72,6 +75,12 @@ impl ApiError {
             param: param.map(str::to_owned),
             ..Self::new(StatusCode::BAD_REQUEST, Blame::Client, code, message)
         }
+    }
+
+    /// Nobody can serve this now; a probe may soon find somebody.
+    pub fn no_worker_up(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message)
+            .retry_after(RETRY_AFTER_NO_WORKER_MS)
     }
 
     /// The same, telling when to try again.

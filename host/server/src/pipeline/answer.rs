@@ -1,7 +1,6 @@
 //! From an engine's answer to the client's: whole or as a stream, without what is between host and engine.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -14,7 +13,6 @@ use super::call::Call;
 use super::relay::Relay;
 use super::turn::{AnswerEnd, Record, Turn};
 use super::{DECISION_HEADER, Failed, dispatch};
-use crate::fleet::Worker;
 use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
 use crate::http::members::Members;
@@ -25,10 +23,10 @@ use crate::telemetry::metrics::Phase;
 pub(super) async fn relay(
     call: &Call<'_>,
     turn: Turn,
-    worker: &Arc<Worker>,
     response: Response<Incoming>,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
+    let worker = &turn.booking.worker().clone();
     turn.phase(Phase::DecodeHead, call.app.clock.elapsed().saturating_sub(turn.dispatched));
     let (head, body) = response.into_parts();
     if !head.status.is_success() {

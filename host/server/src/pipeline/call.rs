@@ -16,7 +16,7 @@ use super::{DECISION_HEADER, REQUEST_ID_HEADER};
 use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Pool, Table};
-use crate::http::error::{ApiError, Blame};
+use crate::http::error::ApiError;
 use crate::identity::tenant;
 use crate::ids::RequestId;
 use crate::request::{ClientRequest, Endpoint};
@@ -27,9 +27,6 @@ const FORWARDED: [&str; 3] = ["authorization", "traceparent", "tracestate"];
 
 /// The longest label value shown to policies, in bytes; longer ones are cut.
 const LABEL_BYTES_AT_MOST: usize = 256;
-
-/// When to come back while no worker is up: about the time a probe takes to notice one.
-const RETRY_AFTER_NO_WORKER_MS: u32 = 1_000;
 
 /// When a request came, and how long it has.
 pub(super) struct Arrival {
@@ -116,8 +113,7 @@ impl<'a> Call<'a> {
         }
         if table.fleet.is_empty() {
             let message = format!("no worker of pool {:?} that can serve this is up", self.pool.config.name);
-            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message)
-                .retry_after(RETRY_AFTER_NO_WORKER_MS));
+            return Err(ApiError::no_worker_up(message));
         }
         if !failed.is_empty() {
             let rows = rows_without(&table.fleet, failed);

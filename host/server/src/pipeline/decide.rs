@@ -14,9 +14,6 @@ use crate::http::error::{ApiError, Blame};
 use crate::policy_events::NOT_LOADED;
 use crate::telemetry::metrics::Phase;
 
-/// When to come back if nobody can serve: about the time a probe takes to notice a worker.
-const RETRY_AFTER_UNSERVED_MS: u32 = 1_000;
-
 /// Who decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
@@ -178,6 +175,5 @@ fn unserved(call: &Call<'_>) -> ApiError {
         "the workers of pool {:?} that are up cannot serve a request: a pull pool needs a prefill and a decode worker",
         call.pool.config.name
     );
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message)
-        .retry_after(RETRY_AFTER_UNSERVED_MS)
+    ApiError::no_worker_up(message)
 }

@@ -80,7 +80,7 @@ async fn both_legs(
     let turn =
         Turn::start(call, facts, decision, row, booking).prefilled_by(prefill_worker, prefill.prompt_tokens);
     let answered = match dispatch::send(call, &worker, Blame::Decode, body, resend, attempt).await {
-        Ok(response) => answer::relay(call, turn, &worker, response, record).await,
+        Ok(response) => answer::relay(call, turn, response, record).await,
         Err(failed) => Err(failed),
     };
     // The decode worker may never have read the blocks: the prefill worker then keeps them for their lease.
@@ -226,8 +226,7 @@ fn bind_late(
     let row = super::decide::bind_decode(call, decision, &facts, &prefilled).ok_or_else(|| {
         strand(call, prefill.handle.is_some());
         let message = format!("no decode worker of pool {:?} is up any more", call.pool.config.name);
-        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message);
-        Failed::Retry { reason: "no_decode_worker", worker: None, error }
+        Failed::Retry { reason: "no_decode_worker", worker: None, error: ApiError::no_worker_up(message) }
     })?;
     Ok((row, book_decode(&table, &facts, row)?))
 }

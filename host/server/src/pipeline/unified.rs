@@ -32,5 +32,5 @@ pub(super) async fn run(
     let turn = Turn::start(call, facts, decision, row, booking);
     let response =
         dispatch::send(call, &worker, Blame::Decode, call.request.body(None), Resend::Once, attempt).await?;
-    answer::relay(call, turn, &worker, response, record).await
+    answer::relay(call, turn, response, record).await
 }
