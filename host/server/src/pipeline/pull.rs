@@ -23,6 +23,7 @@ use crate::handle::{Handle, HandleError};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
+use crate::http::segments::Segments;
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::Phase;
 
@@ -237,7 +238,7 @@ fn decode_body(
     prefill_worker: &Worker,
     handle: Option<Handle>,
     good_until: Duration,
-) -> Result<Vec<u8>, Failed> {
+) -> Result<Segments, Failed> {
     let Some(handle) = handle else { return Ok(call.request.body(None)) };
     let pool = &call.pool.config.name;
     if call.app.clock.elapsed() >= good_until {
