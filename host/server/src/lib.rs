@@ -22,4 +22,5 @@ pub mod splitting;
 pub mod stall;
 pub mod telemetry;
 pub mod text_table;
+pub mod threads;
 pub mod upstream;

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
@@ -18,12 +17,13 @@ use crate::http::error::{Blame, json_response};
 use crate::http::members::Members;
 use crate::http::sse::ENGINE_INTERNAL;
 use crate::telemetry::labels::Phase;
+use crate::upstream::UpstreamBody;
 
 /// Passes the decode leg's answer on. Its status is known here, before anything went to the client.
 pub(super) async fn relay(
     call: &Call<'_>,
     turn: Turn,
-    response: Response<Incoming>,
+    response: Response<UpstreamBody>,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
     let worker = &turn.booking.worker().clone();

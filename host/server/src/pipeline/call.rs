@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sluice_core::facts::Row;
@@ -66,7 +67,7 @@ impl<'a> Call<'a> {
         app: &'a Arc<App>,
         endpoint: Endpoint,
         headers: &HeaderMap,
-        bytes: &'a [u8],
+        bytes: &'a Bytes,
         arrival: &Arrival,
     ) -> Result<Self, ApiError> {
         let request = ClientRequest::parse(endpoint, headers, bytes)?;

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use hyper::body::Incoming;
 use hyper::header::RETRY_AFTER;
 use hyper::http::response::Parts;
 use hyper::{Method, Response, StatusCode};
@@ -16,8 +14,9 @@ use crate::fleet::Worker;
 use crate::http::body::ReadError;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
+use crate::http::segments::Segments;
 use crate::telemetry::labels::{LegFailure, Retry};
-use crate::upstream::UpstreamError;
+use crate::upstream::{UpstreamBody, UpstreamError};
 
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
 const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
@@ -43,12 +42,11 @@ pub(super) async fn send(
     call: &Call<'_>,
     worker: &Arc<Worker>,
     blame: Blame,
-    body: Vec<u8>,
+    body: Segments,
     resend: Resend,
     attempt: u32,
-) -> Result<Response<Incoming>, Failed> {
+) -> Result<Response<UpstreamBody>, Failed> {
     worker.metrics.leg(blame.into());
-    let body = Bytes::from(body);
     let first = timeout_at(call.deadline, post(call, worker, body.clone(), attempt)).await;
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
@@ -100,9 +98,9 @@ pub(super) async fn send(
 async fn post(
     call: &Call<'_>,
     worker: &Worker,
-    body: Bytes,
+    body: Segments,
     attempt: u32,
-) -> Result<Response<Incoming>, UpstreamError> {
+) -> Result<Response<UpstreamBody>, UpstreamError> {
     let path = call.request.endpoint.path();
     call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt)).await
 }
@@ -121,7 +119,7 @@ pub(super) async fn read(
     call: &Call<'_>,
     worker: &Arc<Worker>,
     blame: Blame,
-    body: Incoming,
+    body: UpstreamBody,
 ) -> Result<bytes::Bytes, Failed> {
     let error = match timeout_at(call.deadline, crate::http::body::read(body, ANSWER_BYTES_AT_MOST)).await {
         Ok(Ok(bytes)) => return Ok(bytes),

@@ -23,6 +23,7 @@ use crate::handle::{Handle, HandleError};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
+use crate::http::segments::Segments;
 use crate::telemetry::labels::{Fallback, HandleFate, Label, Phase, Retry};
 use crate::telemetry::pool_metrics::PoolMetrics;
 
@@ -239,7 +240,7 @@ fn decode_body(
     prefill_worker: &Worker,
     handle: Option<Handle>,
     good_until: Duration,
-) -> Result<Vec<u8>, Failed> {
+) -> Result<Segments, Failed> {
     let Some(handle) = handle else { return Ok(call.request.body(None)) };
     if call.app.clock.elapsed() >= good_until {
         call.pool.metrics.transfer(HandleFate::Expired);

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming};
+use hyper::body::{Body, Frame};
 use memchr::memmem::Finder;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -20,6 +20,7 @@ use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
 use crate::telemetry::labels::LegFailure;
+use crate::upstream::UpstreamBody;
 
 /// How long an engine may take to end its stream after `[DONE]`. Past it the answer is over all the same, and the
 /// connection is closed.
@@ -32,7 +33,7 @@ const LAST_EVENTS_KEPT: usize = 3;
 pub struct Relay(Option<Box<Running>>);
 
 struct Running {
-    upstream: Incoming,
+    upstream: UpstreamBody,
     splitter: Splitter,
     deadline: Pin<Box<Sleep>>,
     last: VecDeque<Bytes>,
@@ -52,7 +53,7 @@ enum Cut {
 }
 
 impl Relay {
-    pub(super) fn new(upstream: Incoming, turn: Turn, record: Record, deadline: Instant) -> Self {
+    pub(super) fn new(upstream: UpstreamBody, turn: Turn, record: Record, deadline: Instant) -> Self {
         Self(Some(Box::new(Running {
             upstream,
             splitter: Splitter::default(),
