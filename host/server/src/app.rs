@@ -46,7 +46,7 @@ impl App {
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
-            fleet: Fleet::new(&config.pools, &clock),
+            fleet: Fleet::new(&config.pools, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
             upstream: Upstream::new(
                 Duration::from_millis(config.server.connect_timeout_ms),

@@ -21,6 +21,7 @@ use crate::http::error::ApiError;
 use crate::identity::tenant;
 use crate::ids::RequestId;
 use crate::request::{ClientRequest, Endpoint};
+use crate::telemetry::labels::Label;
 
 /// Client headers that engines get: the key, for engines that ask for one, and trace context. No others: some
 /// steer engines (`x-data-parallel-rank`), and request ids are ours.
