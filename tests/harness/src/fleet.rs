@@ -102,6 +102,11 @@ impl Fleet {
         &self.workers
     }
 
+    /// Names of all workers, in the order of the plan.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// An engine by its worker's name.
     pub fn worker(&self, name: &str) -> &Emulator {
         &self.workers[self.position(name)]
@@ -111,6 +116,17 @@ impl Fleet {
     pub fn worker_mut(&mut self, name: &str) -> &mut Emulator {
         let position = self.position(name);
         &mut self.workers[position]
+    }
+
+    /// Kills engines, all in one moment, and waits until they are gone.
+    pub async fn kill_at_once(&mut self, names: &[&str]) -> Result<(), HarnessError> {
+        for name in names {
+            self.worker_mut(name).process().start_kill()?;
+        }
+        for name in names {
+            self.worker_mut(name).process().kill().await?;
+        }
+        Ok(())
     }
 
     fn position(&self, name: &str) -> usize {

@@ -8,7 +8,6 @@
 
 pub mod canned;
 pub mod cases;
-pub mod cost;
 pub mod descriptors;
 pub mod engine;
 pub mod load;

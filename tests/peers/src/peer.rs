@@ -6,13 +6,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use sluice_harness::{Host, HostPlan, PolicyFile, artifacts, until};
+use sluice_harness::{Host, HostPlan, PolicyFile, ProcessTree, artifacts, until};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::canned::MODEL;
 use crate::cases::{CASES, Case, Mode};
-use crate::cost::ProcessTree;
 use crate::load::exchange;
 use crate::{nginx, vllm_router};
 

@@ -1,5 +1,6 @@
 //! Tables and budgets.
 
+use sluice_harness::budget::{line, not_run};
 use sluice_harness::table::Table;
 
 use crate::cases::{CASES, CONCURRENCIES};
@@ -141,17 +142,4 @@ pub fn print_failures(measured: &Measured) -> usize {
         println!("failed: {count} of {} {case} x{clients}: {}", kind.name(), faults.join(" | "));
     }
     measured.failed.iter().filter(|(cell, ..)| cell.kind == Kind::Sluice).map(|(_, count, _)| count).sum()
-}
-
-/// One budget, as every bench prints it.
-pub fn line(budget: &str, target: &str, measured: &str, is_met: bool) -> String {
-    format!(
-        "budget {budget}: target {target}, measured {measured}, {}",
-        if is_met { "met" } else { "missed" }
-    )
-}
-
-/// A budget whose other side is not there.
-fn not_run(budget: &str, target: &str) -> String {
-    format!("budget {budget}: target {target}, measured nothing, missed: not run")
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use sluice_harness::ProcessTree;
 use sluice_harness::quantiles::quantile_ms;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::canned::{CHUNKS, Served};
-use crate::cost::ProcessTree;
 use crate::load::{Load, Seen, exchange};
 use crate::peer::Peer;
 

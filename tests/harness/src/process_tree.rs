@@ -1,4 +1,4 @@
-//! What a router costs: processor time and memory of its process and that process' children, as the system counts them.
+//! What a process costs, and its children: processor time and memory, as the system counts them.
 
 use std::collections::HashMap;
 use std::fs;
