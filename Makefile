@@ -86,6 +86,11 @@ bench-kill: build ## Half of 8 engines killed at once among 24,000 requests
 	cargo build --release --quiet -p sluice-endurance
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-kill $(KILL_ARGS)
 
+.PHONY: soak
+soak: build ## 1,000,000 requests, one in 100 spoilt, engines killed (15 minutes); SOAK_ARGS="--requests 50000" for trying
+	cargo build --release --quiet -p sluice-endurance
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/soak $(SOAK_ARGS)
+
 .PHONY: clean
 clean: ## Remove what was built
 	cargo clean

@@ -111,9 +111,11 @@ pub fn judge(ask: &Ask, reply: &Reply) -> End {
     }
     let expected = ask.expected();
     if let Some(error) = &reply.error {
-        return match expected.text.starts_with(&reply.text) && !reply.done {
-            true => End::CutShort(error.to_string()),
-            false => End::Wrong(format!("{:?} and [DONE] {}, then {error}", reply.text, reply.done)),
+        // An engine ends a stream with [DONE] after its error event, too: the event is what tells the client.
+        return match &reply.text {
+            none if none.is_empty() => End::Failed(format!("an error before any text: {error}")),
+            begun if expected.text.starts_with(begun) => End::CutShort(error.to_string()),
+            other => End::Wrong(format!("{other:?} instead of {:?}, then {error}", expected.text)),
         };
     }
     if ask.streams() && !reply.done {
@@ -194,6 +196,8 @@ mod tests {
         assert!(matches!(other, End::Wrong(_)), "another's answer: {other:?}");
         let half = Reply { text: right(&stream).text[..3].into(), error, done: false, ..right(&stream) };
         assert!(matches!(judge(&stream, &half), End::CutShort(_)));
+        let early = Reply { text: String::new(), ..half.clone() };
+        assert!(matches!(judge(&stream, &early), End::Failed(_)));
         let silent = Reply { error: None, ..half.clone() };
         assert!(matches!(judge(&stream, &silent), End::Wrong(_)));
         let garbled = Reply { text: "?".into(), ..half };

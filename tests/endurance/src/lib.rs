@@ -3,3 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checked_load;
+pub mod engines;
+pub mod fault_plan;
+pub mod faulty_engine;
+pub mod memory;

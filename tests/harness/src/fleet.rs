@@ -51,6 +51,12 @@ impl FleetPlan {
         self
     }
 
+    /// The same with more lines of `[[pool]]`.
+    pub fn pool(mut self, lines: &str) -> Self {
+        self.host.pool.push_str(lines);
+        self
+    }
+
     /// Starts all of it and waits until the host is ready.
     pub async fn start(&self) -> Result<Fleet, HarnessError> {
         let folder = TempDir::with_prefix("sluice-engines-").map_err(HarnessError::io("make a folder"))?;
