@@ -11,6 +11,7 @@ mod flows;
 mod hold_times;
 mod legs;
 mod limits;
+mod passthrough;
 mod policies;
 mod policy_commands;
 mod policy_faults;

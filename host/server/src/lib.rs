@@ -13,6 +13,8 @@ pub mod http;
 pub mod identity;
 pub mod ids;
 pub mod listen;
+pub mod models;
+pub mod passthrough;
 pub mod pipeline;
 pub mod policy_events;
 pub mod request;

@@ -36,7 +36,7 @@ impl Endpoint {
 
 /// What a client must not set, since it steers engines or names what only the host knows: KV handles (an engine
 /// given a bad one hangs or exits), cache salts, request ids (push transfers match by them).
-const STRIPPED: [&str; 6] = [
+pub(crate) const STRIPPED: [&str; 6] = [
     "kv_transfer_params",
     "ec_transfer_params",
     "cache_salt",
@@ -46,7 +46,7 @@ const STRIPPED: [&str; 6] = [
 ];
 
 /// Output tokens assumed when neither the client nor the pool says a limit.
-const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
+pub(crate) const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
 
 /// A request, read.
 #[derive(Debug)]

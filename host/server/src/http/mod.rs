@@ -2,5 +2,6 @@
 
 pub mod body;
 pub mod error;
+pub mod internal;
 pub mod members;
 pub mod sse;

@@ -35,7 +35,7 @@ pub(super) async fn relay(
     }
     let decision = call.decision_header(&turn.decision, &turn.prefill.name, &worker.name);
     let mut response = if is_event_stream(&head.headers) {
-        stream(Relay::new(body, turn, record.hand_over(), call.deadline))
+        stream(ResponseBody::Right(Relay::new(body, turn, record.hand_over(), call.deadline)))
     } else {
         let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
         let (bytes, end) =
@@ -51,8 +51,9 @@ pub(super) async fn relay(
     Ok(response)
 }
 
-fn stream(relay: Relay) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::Right(relay));
+/// A response of events, each sent as it comes.
+pub(crate) fn stream(body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
     for (name, value) in [
         ("content-type", "text/event-stream; charset=utf-8"),
         // Proxies in between must not hold a stream back.
@@ -64,7 +65,7 @@ fn stream(relay: Relay) -> Response<ResponseBody> {
     response
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     const KIND: &[u8] = b"text/event-stream";
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.as_bytes().get(..KIND.len()));
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(KIND))

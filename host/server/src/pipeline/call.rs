@@ -153,7 +153,7 @@ impl<'a> Call<'a> {
 }
 
 /// The client's own request id comes back to it; without one it gets ours. Engines see only ours.
-pub(super) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut HeaderMap) {
+pub(crate) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut HeaderMap) {
     let name = HeaderName::from_static(REQUEST_ID_HEADER);
     let value = request.get(&name).cloned().or_else(|| HeaderValue::try_from(id.to_string()).ok());
     if let Some(value) = value {
@@ -173,7 +173,7 @@ fn cut_down(table: Arc<Table>, rows: &[Row]) -> Arc<Table> {
     if rows.len() == table.fleet.len() { table } else { Arc::new(table.select(rows)) }
 }
 
-fn forwarded(headers: &HeaderMap) -> HeaderMap {
+pub(crate) fn forwarded(headers: &HeaderMap) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(4);
     for name in FORWARDED {
         if let Some(value) = headers.get(name) {
@@ -198,7 +198,7 @@ fn labels(names: &[String], headers: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-fn unknown_model(app: &App, model: &str) -> ApiError {
+pub(crate) fn unknown_model(app: &App, model: &str) -> ApiError {
     let known: Vec<_> = app.fleet.pools().iter().map(|pool| pool.config.model.as_str()).collect();
     let shown: String = model.chars().take(100).collect();
     ApiError {

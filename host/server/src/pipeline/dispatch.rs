@@ -19,7 +19,7 @@ use crate::http::members::Members;
 use crate::upstream::UpstreamError;
 
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
-const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
+pub(crate) const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
 
 /// When to come back after this host ran short of descriptors or ports: they are freed as requests end.
 const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
@@ -75,9 +75,7 @@ pub(super) async fn send(
         UpstreamError::Local { .. } => {
             // Our own shortage says nothing of the worker.
             call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "local");
-            let error =
-                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "host_short", error.to_string());
-            return Err(Failed::Final(error.retry_after(RETRY_AFTER_SHORTAGE_MS)));
+            return Err(Failed::Final(host_short(&error)));
         }
         UpstreamError::Connect { .. } => {
             // Real work met it: no need to wait for a probe.
@@ -153,8 +151,14 @@ pub(super) fn refusal(worker: &Worker, blame: Blame, head: &Parts, body: &[u8]) 
     }
 }
 
+/// This host lacks descriptors or ports.
+pub(crate) fn host_short(error: &UpstreamError) -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "host_short", error.to_string())
+        .retry_after(RETRY_AFTER_SHORTAGE_MS)
+}
+
 /// What the client is told: the engine's own words where they are found, ours otherwise.
-fn told(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> ApiError {
+pub(crate) fn told(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> ApiError {
     let shown =
         if status.is_client_error() || status.is_server_error() { status } else { StatusCode::BAD_GATEWAY };
     let (blame, code) = if status.is_client_error() {

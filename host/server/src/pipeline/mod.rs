@@ -1,9 +1,9 @@
 //! The life of a request. [`serve`] and `run` read like the list in ARCHITECTURE.md; each step is a file.
 
-mod answer;
-mod call;
+pub(crate) mod answer;
+pub(crate) mod call;
 mod decide;
-mod dispatch;
+pub(crate) mod dispatch;
 mod facts;
 mod pull;
 pub mod relay;
@@ -44,7 +44,7 @@ const BODY_ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 const RETRY_AFTER_BUSY_MS: u32 = 1_000;
 
 /// An attempt that failed.
-enum Failed {
+pub(crate) enum Failed {
     /// The client is told.
     Final(ApiError),
     /// Another attempt may do better; the client is told when there is none left.
@@ -124,7 +124,11 @@ async fn run(
     }
 }
 
-async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<bytes::Bytes, ApiError> {
+pub(crate) async fn read_body(
+    app: &App,
+    incoming: Incoming,
+    deadline: Instant,
+) -> Result<bytes::Bytes, ApiError> {
     let deadline = deadline.min(Instant::now() + BODY_ARRIVES_WITHIN);
     let read = timeout_at(deadline, body::read(incoming, app.config.server.max_body_bytes)).await;
     let error = match read {
@@ -151,7 +155,7 @@ async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<b
     })
 }
 
-fn busy(app: &App) -> ApiError {
+pub(crate) fn busy(app: &App) -> ApiError {
     let limit = app.config.server.max_in_flight;
     ApiError::new(
         StatusCode::TOO_MANY_REQUESTS,

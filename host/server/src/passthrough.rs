@@ -1,0 +1,111 @@
+//! Requests to the other paths that engines serve: passed as they are to one worker, and its answer passed back.
+//!
+//! No policy is asked, since nothing is split: the worker with the fewest requests takes it. [`paths::PATHS`] says
+//! which paths there are and who may serve them.
+
+mod attempt;
+mod outcome;
+pub mod paths;
+mod request;
+pub mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Either;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Request, Response};
+use sluice_core::hash;
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::http::body::{ResponseBody, whole_with_place};
+use crate::http::error::ApiError;
+use crate::ids::RequestId;
+use crate::pipeline::{ATTEMPTS_AT_MOST, Failed, answer, busy, call, read_body};
+use attempt::{Answered, Passage};
+use outcome::Outcome;
+use paths::Path;
+use request::Passed;
+use stream::Passing;
+
+/// Bytes of a body that break ties between workers: requests that begin alike go where the last one went, which is
+/// what prefix caches like.
+const SEED_BYTES: usize = 1_024;
+
+/// Serves one request. Every path out is an engine's answer or an error in OpenAI's shape.
+pub async fn serve(
+    app: &Arc<App>,
+    path: &'static Path,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let (head, incoming) = request.into_parts();
+    let id = app.ids.next();
+    let mut outcome = Outcome::start(app, path.path);
+    let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
+    let mut response = match answered(app, path, &head.headers, incoming, id, deadline, &mut outcome).await {
+        Ok(Answered::Whole { status, kind, bytes }) => {
+            outcome.ok();
+            let mut response = Response::new(whole_with_place(bytes, outcome.take_place()));
+            *response.status_mut() = status;
+            let kind = kind.unwrap_or(HeaderValue::from_static("application/json"));
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response
+        }
+        Ok(Answered::Stream { body, booking }) => {
+            let passing = Passing::new(body, path.fate, booking, outcome, deadline);
+            answer::stream(Either::Left(Either::Right(passing)))
+        }
+        Err(error) => {
+            outcome.fail(&error);
+            error.response()
+        }
+    };
+    call::echo_request_id(&head.headers, id, response.headers_mut());
+    response
+}
+
+async fn answered(
+    app: &Arc<App>,
+    path: &'static Path,
+    headers: &HeaderMap,
+    incoming: Incoming,
+    id: RequestId,
+    deadline: Instant,
+    outcome: &mut Outcome,
+) -> Result<Answered, ApiError> {
+    request::no_form(path)?;
+    outcome.hold(app.admit().ok_or_else(|| busy(app))?);
+    let bytes = read_body(app, incoming, deadline).await?;
+    let Passed { model, max_output_tokens, body } = Passed::parse(path, &bytes)?;
+    let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
+    outcome.pool(&pool.config.name);
+    let passage = Passage {
+        seed: hash::bytes(2, &body[..body.len().min(SEED_BYTES)]),
+        headers: call::forwarded(headers),
+        app,
+        path,
+        pool,
+        max_output_tokens,
+        body: Bytes::from(body),
+        id,
+        deadline,
+    };
+    let mut failed = Vec::new();
+    let mut attempt = 0;
+    loop {
+        let (reason, worker, error) = match passage.attempt(&failed, attempt).await {
+            Ok(answered) => return Ok(answered),
+            Err(Failed::Final(error)) => return Err(error),
+            Err(Failed::Retry { reason, worker, error }) => (reason, worker, error),
+        };
+        failed.extend(worker);
+        attempt += 1;
+        if attempt == ATTEMPTS_AT_MOST {
+            return Err(error);
+        }
+        app.telemetry.metrics.retry(&passage.pool.config.name, reason);
+    }
+}
