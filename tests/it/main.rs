@@ -21,6 +21,7 @@ mod signals;
 mod stale_connections;
 mod streams;
 mod surface;
+mod usage;
 mod workers;
 
 use std::time::Duration;

@@ -25,3 +25,4 @@ pub mod stall;
 pub mod telemetry;
 pub mod text_table;
 pub mod upstream;
+pub mod usage;

@@ -18,6 +18,7 @@ use crate::http::error::{Blame, json_response};
 use crate::http::members::Members;
 use crate::http::sse::ENGINE_INTERNAL;
 use crate::telemetry::metrics::Phase;
+use crate::usage::PrefillUsage;
 
 /// Passes the decode leg's answer on. Its status is known here, before anything went to the client.
 pub(super) async fn relay(
@@ -38,8 +39,8 @@ pub(super) async fn relay(
         stream(ResponseBody::Right(Relay::new(body, turn, record.hand_over(), call.deadline)))
     } else {
         let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
-        let (bytes, end) =
-            finish_whole(bytes).map_err(|what| dispatch::no_answer(call, worker, Blame::Decode, what))?;
+        let (bytes, end) = finish_whole(bytes, turn.prefilled)
+            .map_err(|what| dispatch::no_answer(call, worker, Blame::Decode, what))?;
         turn.finish(end, record);
         let mut response = json_response(StatusCode::OK, Bytes::new());
         *response.body_mut() = whole_with_place(bytes, record.take_place());
@@ -83,12 +84,14 @@ pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, &'static str> {
     Ok(members)
 }
 
-/// Takes engine-internal members out of a whole answer and reads what its end tells.
-fn finish_whole(bytes: Bytes) -> Result<(Bytes, AnswerEnd), &'static str> {
+/// Takes engine-internal members out of a whole answer, corrects its usage, and reads what its end tells.
+fn finish_whole(bytes: Bytes, prefilled: Option<PrefillUsage>) -> Result<(Bytes, AnswerEnd), &'static str> {
     let members = members(&bytes)?;
     let end = answer_end(&members);
-    if ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
-        let cleaned = members.write(&ENGINE_INTERNAL, &[]);
+    let usage = prefilled.and_then(|prefilled| prefilled.usage(&members));
+    if usage.is_some() || ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
+        let set: Vec<_> = usage.iter().map(|usage| ("usage", usage.as_str())).collect();
+        let cleaned = members.write(&ENGINE_INTERNAL, &set);
         return Ok((cleaned.into(), end));
     }
     Ok((bytes, end))
@@ -143,7 +146,7 @@ mod tests {
     #[test]
     fn a_whole_answer_is_cleaned_and_read() {
         let body = r#"{"id":"x","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":58,"total_tokens":90,"completion_tokens":32},"kv_transfer_params":null,"ec_transfer_params":null}"#;
-        let (bytes, end) = finish_whole(Bytes::from_static(body.as_bytes())).expect("an answer");
+        let (bytes, end) = finish_whole(Bytes::from_static(body.as_bytes()), None).expect("an answer");
         assert_eq!(
             bytes,
             r#"{"id":"x","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":58,"total_tokens":90,"completion_tokens":32}}"#
@@ -165,14 +168,14 @@ mod tests {
             r#"{"object":"error","message":"x","choices":[]}"#,
             r#"{"choices":[{"finish_reason":"error"}]}"#,
         ] {
-            assert!(finish_whole(Bytes::from_static(body.as_bytes())).is_err(), "{body}");
+            assert!(finish_whole(Bytes::from_static(body.as_bytes()), None).is_err(), "{body}");
         }
     }
 
     #[test]
     fn odd_members_do_no_harm() {
         for body in [r#"{"choices":7,"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#] {
-            let passed = finish_whole(Bytes::from_static(body.as_bytes()));
+            let passed = finish_whole(Bytes::from_static(body.as_bytes()), None);
             assert_eq!(passed, Ok((Bytes::from_static(body.as_bytes()), AnswerEnd::default())), "{body}");
         }
     }

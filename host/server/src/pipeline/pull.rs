@@ -25,12 +25,15 @@ use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::Phase;
+use crate::usage::PrefillUsage;
 
 /// The end of a prefill leg.
 struct Prefill {
     /// `None` when the worker moved nothing: decode then computes the prompt again.
     handle: Option<Handle>,
     prompt_tokens: Option<u32>,
+    /// For the client's usage; `None` without a handle.
+    said: Option<PrefillUsage>,
     took: Duration,
     /// By our clock; past it the handle is stale.
     good_until: Duration,
@@ -77,8 +80,11 @@ async fn both_legs(
     let had_handle = prefill.handle.is_some();
     let resend = if had_handle { Resend::Never } else { Resend::Once };
     let body = decode_body(call, &prefill_worker, prefill.handle, prefill.good_until)?;
-    let turn =
-        Turn::start(call, facts, decision, row, booking).prefilled_by(prefill_worker, prefill.prompt_tokens);
+    let turn = Turn::start(call, facts, decision, row, booking).prefilled_by(
+        prefill_worker,
+        prefill.prompt_tokens,
+        prefill.said,
+    );
     let answered = match dispatch::send(call, &worker, Blame::Decode, body, resend, attempt).await {
         Ok(response) => answer::relay(call, turn, response, record).await,
         Err(failed) => Err(failed),
@@ -150,7 +156,8 @@ async fn prefill(
     }
     let good_until =
         answered + usable_for(call.pool.config.kv_lease_ms, call.app.config.server.connect_timeout_ms);
-    Ok(Prefill { handle, prompt_tokens, took, good_until })
+    let said = handle.as_ref().map(|handle| PrefillUsage::of(handle.cached_tokens, &members));
+    Ok(Prefill { handle, prompt_tokens, said, took, good_until })
 }
 
 /// How long a handle may wait for its dispatch: the lease, less a margin for clocks and queues, less the time that

@@ -17,6 +17,7 @@ use crate::fleet::{Booking, Pool, Worker};
 use crate::http::error::{ApiError, Blame};
 use crate::request::Endpoint;
 use crate::telemetry::metrics::Phase;
+use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
@@ -109,6 +110,8 @@ pub(super) struct Turn {
     pub decode: Row,
     pub prefill: Arc<Worker>,
     pub booking: Booking,
+    /// What the prefill engine said, where KV was transferred.
+    pub prefilled: Option<PrefillUsage>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
@@ -143,6 +146,7 @@ impl Turn {
             prefill: booking.worker().clone(),
             disaggregated: false,
             prompt_tokens: None,
+            prefilled: None,
             booking,
             dispatched: call.app.clock.elapsed(),
             mark: call.session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default(),
@@ -155,8 +159,13 @@ impl Turn {
     }
 
     /// The prompt was prefilled elsewhere.
-    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>) -> Self {
-        Self { prefill, prompt_tokens, disaggregated: true, ..self }
+    pub fn prefilled_by(
+        self,
+        prefill: Arc<Worker>,
+        prompt_tokens: Option<u32>,
+        prefilled: Option<PrefillUsage>,
+    ) -> Self {
+        Self { prefill, prompt_tokens, prefilled, disaggregated: true, ..self }
     }
 
     /// The first event of a stream is on its way.
