@@ -228,7 +228,7 @@ async fn failures_are_tried_elsewhere() {
         let (good, bad) =
             (engine(json!({"id": "good"})).await, MockEngine::start(move |_| bad.clone()).await.unwrap());
         let host = unified_host(&[&bad, &good], "").await;
-        for number in 0..4 {
+        for number in 0..12 {
             let asked = json!({"model": "emulated", "input": format!("number {number}")});
             let reply = host.client().post("/v1/embeddings", &asked).await.unwrap();
             assert_eq!((reply.status, reply.json()), (200, json!({"id": "good"})), "{shown}");

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::http::body::ResponseBody;
+use crate::http::telling::Telling;
 use crate::stall::StallGuard;
 
 /// How long a client may read nothing of what waits for it. Streams pause for seconds at most.
@@ -82,8 +83,12 @@ where
             .timer(TokioTimer::new())
             .header_read_timeout(serving.header_timeout)
             .max_buf_size(HEADER_BYTES_AT_MOST)
+            .max_header_size(HEADER_BYTES_AT_MOST)
             .max_headers(HEADERS_AT_MOST)
-            .serve_connection(TokioIo::new(StallGuard::new(stream, WRITE_STALL_AT_MOST)), service);
+            .serve_connection(
+                TokioIo::new(Telling::new(StallGuard::new(stream, WRITE_STALL_AT_MOST))),
+                service,
+            );
         let watched = graceful.watch(connection);
         connections.spawn(async move {
             // A connection that breaks is its client's own end; requests on it are accounted by themselves.

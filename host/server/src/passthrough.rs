@@ -22,9 +22,11 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::http::body::{ResponseBody, whole_with_place};
+use crate::http::content_type;
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::pipeline::{ATTEMPTS_AT_MOST, Failed, answer, busy, call, read_body};
+use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
 use attempt::{Answered, Passage};
 use outcome::Outcome;
 use paths::Path;
@@ -77,18 +79,22 @@ async fn answered(
     outcome: &mut Outcome,
 ) -> Result<Answered, ApiError> {
     request::no_form(path)?;
+    content_type::json(headers)?;
     outcome.hold(app.admit().ok_or_else(|| busy(app))?);
     let bytes = read_body(app, incoming, deadline).await?;
-    let Passed { model, max_output_tokens, body } = Passed::parse(path, &bytes)?;
+    let Passed { model, output_limit, body } = Passed::parse(path, &bytes)?;
     let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
     outcome.pool(&pool.config.name);
+    if let Some(limit) = output_limit {
+        limit.check(pool.config.max_model_len)?;
+    }
     let passage = Passage {
         seed: hash::bytes(2, &body[..body.len().min(SEED_BYTES)]),
         headers: call::forwarded(headers),
         app,
         path,
         pool,
-        max_output_tokens,
+        max_output_tokens: output_limit.map_or(OUTPUT_TOKENS_UNLESS_SAID, |limit| limit.tokens),
         body: Bytes::from(body),
         id,
         deadline,

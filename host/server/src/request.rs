@@ -2,9 +2,11 @@
 
 use hyper::HeaderMap;
 
+use crate::extra_args;
 use crate::http::error::ApiError;
 use crate::http::members::Members;
 use crate::identity::conversation;
+use crate::output_limit::{OutputLimit, Zero};
 use crate::splitting::unsplittable;
 
 /// A generation endpoint.
@@ -61,6 +63,8 @@ pub struct ClientRequest<'a> {
     pub streams: bool,
     /// The client's limit, or an assumption.
     pub max_output_tokens: u32,
+    /// The client's limit, if it says one.
+    pub output_limit: Option<OutputLimit>,
     /// The conversation this continues, as the client names it.
     pub conversation: Option<String>,
     /// Why one request cannot be split over prefill and decode, if it cannot.
@@ -79,10 +83,11 @@ impl<'a> ClientRequest<'a> {
         }
         check_prompt(endpoint, &members)?;
         let streams = optional::<bool>(&members, "stream")?.unwrap_or(false);
-        let limit = match optional::<u32>(&members, "max_completion_tokens")? {
-            Some(limit) => Some(limit),
-            None => optional::<u32>(&members, "max_tokens")?,
-        };
+        extra_args::check(&members)?;
+        // A completion may be its prompt's echo alone, to score it.
+        let echoes = endpoint == Endpoint::Completions && optional(&members, "echo")?.unwrap_or(false);
+        let zero = if echoes { Zero::Taken } else { Zero::Refused };
+        let output_limit = OutputLimit::read(&members, &["max_completion_tokens", "max_tokens"], zero)?;
         let conversation = conversation(&members, headers)?;
         let unsplittable = unsplittable(&members)?;
         Ok(Self {
@@ -90,7 +95,8 @@ impl<'a> ClientRequest<'a> {
             members,
             model,
             streams,
-            max_output_tokens: limit.unwrap_or(OUTPUT_TOKENS_UNLESS_SAID),
+            max_output_tokens: output_limit.map_or(OUTPUT_TOKENS_UNLESS_SAID, |limit| limit.tokens),
+            output_limit,
             conversation,
             unsplittable,
         })
@@ -205,7 +211,7 @@ mod tests {
                 Endpoint::Completions,
                 r#"{"model":"m","prompt":"x","max_tokens":-1}"#,
                 Some("max_tokens"),
-                "invalid_type",
+                "invalid_value",
             ),
             (
                 Endpoint::Completions,

@@ -21,6 +21,9 @@ use crate::request::Endpoint;
 
 /// Where clients connect.
 pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
+    if request.uri().path_and_query().is_some_and(|path| path.as_str().len() > URI_BYTES_AT_MOST) {
+        return uri_too_long();
+    }
     let endpoint = match (method(&request), request.uri().path()) {
         (&Method::POST, "/v1/chat/completions") => Endpoint::Chat,
         (&Method::POST, "/v1/completions") => Endpoint::Completions,
@@ -56,6 +59,14 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
 /// HEAD is GET without a body, which hyper leaves out.
 fn method(request: &Request<Incoming>) -> &Method {
     if request.method() == Method::HEAD { &Method::GET } else { request.method() }
+}
+
+/// The longest path and query taken, in bytes. None here needs more than a model's name.
+const URI_BYTES_AT_MOST: usize = 8 * 1024;
+
+fn uri_too_long() -> Response<ResponseBody> {
+    let message = format!("the request's URI is longer than {URI_BYTES_AT_MOST} bytes");
+    ApiError::new(StatusCode::URI_TOO_LONG, Blame::Client, "uri_too_long", message).response()
 }
 
 /// What there is for clients, for those who miss it.

@@ -72,6 +72,10 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    // A length that is said is believed: nothing is read of a body that is too long.
+    if body.size_hint().lower() > limit_bytes as u64 {
+        return Err(ReadError::TooLong { limit_bytes });
+    }
     match Limited::new(body, limit_bytes).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ReadError::TooLong { limit_bytes }),

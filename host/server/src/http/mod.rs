@@ -1,7 +1,10 @@
 //! What HTTP and JSON need, apart from any decision: bodies, errors, top-level members, SSE events.
 
 pub mod body;
+pub mod content_type;
 pub mod error;
 pub mod internal;
 pub mod members;
+pub mod refusal;
 pub mod sse;
+pub mod telling;

@@ -3,9 +3,11 @@
 use hyper::StatusCode;
 
 use super::paths::{Fate, Path};
+use crate::extra_args;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
-use crate::request::{OUTPUT_TOKENS_UNLESS_SAID, STRIPPED, optional, required};
+use crate::output_limit::{OutputLimit, Zero};
+use crate::request::{STRIPPED, required};
 
 /// What engines keep in their own memory, where a later request would have to find it: requests of one client go to
 /// any worker, so these would work by chance alone.
@@ -16,8 +18,8 @@ const KEPT_BY_ONE_ENGINE: [&str; 2] = ["background", "previous_response_id"];
 pub(super) struct Passed {
     /// Served model name.
     pub model: String,
-    /// The client's limit, or an assumption; 0 where nothing is generated.
-    pub max_output_tokens: u32,
+    /// The client's limit, if it says one and something is generated.
+    pub output_limit: Option<OutputLimit>,
     /// For the engine: as it came, less what is stripped.
     pub body: Vec<u8>,
 }
@@ -36,18 +38,14 @@ impl Passed {
             );
             return Err(ApiError::bad_request(Some(name), "unsupported_parameter", message));
         }
-        let max_output_tokens = match path.fate {
-            Fate::Generates(_) => output_limit(&members)?.unwrap_or(OUTPUT_TOKENS_UNLESS_SAID),
-            Fate::Prefills | Fate::Tokenizes | Fate::Form => 0,
+        extra_args::check(&members)?;
+        let output_limit = match path.fate {
+            Fate::Generates(_) => {
+                OutputLimit::read(&members, &["max_output_tokens", "max_tokens"], Zero::Refused)?
+            }
+            Fate::Prefills | Fate::Tokenizes | Fate::Form => None,
         };
-        Ok(Self { model, max_output_tokens, body: members.write(&STRIPPED, &[]) })
-    }
-}
-
-fn output_limit(members: &Members<'_>) -> Result<Option<u32>, ApiError> {
-    match optional(members, "max_output_tokens")? {
-        Some(limit) => Ok(Some(limit)),
-        None => optional(members, "max_tokens"),
+        Ok(Self { model, output_limit, body: members.write(&STRIPPED, &[]) })
     }
 }
 
@@ -125,18 +123,18 @@ mod tests {
     #[test]
     fn limits_are_read_where_something_is_generated() {
         for (path, extra, expected) in [
-            ("/v1/responses", r#","max_output_tokens":5,"background":false"#, 5),
-            (
-                "/v1/responses",
-                r#","max_output_tokens":null,"previous_response_id":null"#,
-                OUTPUT_TOKENS_UNLESS_SAID,
-            ),
-            ("/v1/messages", r#","max_tokens":7"#, 7),
-            ("/v1/embeddings", r#","max_tokens":"whatever""#, 0),
+            ("/v1/responses", r#","max_output_tokens":5,"background":false"#, Some(5)),
+            ("/v1/responses", r#","max_output_tokens":null,"previous_response_id":null"#, None),
+            ("/v1/messages", r#","max_tokens":7"#, Some(7)),
+            ("/v1/embeddings", r#","max_tokens":"whatever""#, None),
         ] {
             let body = format!(r#"{{"model":"m"{extra}}}"#);
             let passed = Passed::parse(find(path).expect("known"), body.as_bytes()).expect("valid");
-            assert_eq!((passed.model.as_str(), passed.max_output_tokens), ("m", expected), "{path}");
+            assert_eq!(
+                (passed.model.as_str(), passed.output_limit.map(|limit| limit.tokens)),
+                ("m", expected),
+                "{path}"
+            );
         }
     }
 }

@@ -71,6 +71,9 @@ impl<'a> Call<'a> {
         let request = ClientRequest::parse(endpoint, headers, bytes)?;
         let pool =
             app.fleet.pool(&request.model).cloned().ok_or_else(|| unknown_model(app, &request.model))?;
+        if let Some(limit) = request.output_limit {
+            limit.check(pool.config.max_model_len)?;
+        }
         let tenant = tenant(headers).into_owned();
         let session_key = request.conversation.as_ref().map(|conversation| SessionKey {
             tenant: tenant.clone(),

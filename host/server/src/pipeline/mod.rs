@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::http::body::{self, ReadError, ResponseBody};
+use crate::http::content_type;
 use crate::http::error::{ApiError, Blame};
 use crate::ids::RequestId;
 use crate::request::Endpoint;
@@ -88,6 +89,7 @@ async fn run(
 ) -> Result<Response<ResponseBody>, ApiError> {
     let request_time = Duration::from_millis(app.config.server.request_timeout_ms);
     let arrival = Arrival { id, at: record.started(), deadline: Instant::now() + request_time };
+    content_type::json(headers)?;
     let bytes = read_body(app, incoming, arrival.deadline).await?;
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let call = &Call::read(app, endpoint, headers, &bytes, &arrival)?;
