@@ -26,5 +26,6 @@ pub mod splitting;
 pub mod stall;
 pub mod telemetry;
 pub mod text_table;
+pub mod threads;
 pub mod upstream;
 pub mod usage;

@@ -12,7 +12,6 @@ pub mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -45,7 +44,7 @@ pub async fn serve(
 ) -> Response<ResponseBody> {
     let (head, incoming) = request.into_parts();
     let id = app.ids.next();
-    let mut outcome = Outcome::start(app, path.path);
+    let mut outcome = Outcome::start(app, *path);
     let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
     let mut response = match answered(app, path, &head.headers, incoming, id, deadline, &mut outcome).await {
         Ok(Answered::Whole { status, kind, bytes }) => {
@@ -84,18 +83,19 @@ async fn answered(
     let bytes = read_body(app, incoming, deadline).await?;
     let Passed { model, output_limit, body } = Passed::parse(path, &bytes)?;
     let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
-    outcome.pool(&pool.config.name);
+    outcome.pool(&pool.metrics);
     if let Some(limit) = output_limit {
         limit.check(pool.config.max_model_len)?;
     }
     let passage = Passage {
-        seed: hash::bytes(2, &body[..body.len().min(SEED_BYTES)]),
+        seed: hash::bytes(2, &bytes[..bytes.len().min(SEED_BYTES)]),
         headers: call::forwarded(headers),
         app,
         path,
         pool,
         max_output_tokens: output_limit.map_or(OUTPUT_TOKENS_UNLESS_SAID, |limit| limit.tokens),
-        body: Bytes::from(body),
+        body,
+        body_bytes: bytes.len(),
         id,
         deadline,
     };
@@ -112,6 +112,6 @@ async fn answered(
         if attempt == ATTEMPTS_AT_MOST {
             return Err(error);
         }
-        app.telemetry.metrics.retry(&passage.pool.config.name, reason);
+        passage.pool.metrics.retry(reason);
     }
 }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, StatusCode};
 use serde::de::IgnoredAny;
@@ -17,16 +16,15 @@ use tokio::time::{Instant, timeout_at};
 use super::paths::{Fate, Path};
 use crate::app::App;
 use crate::fleet::{Booking, Pool, Worker};
-use crate::http::body;
+use crate::http::body::{self, ReadError};
 use crate::http::error::{ApiError, Blame};
 use crate::http::internal;
 use crate::http::members::Members;
+use crate::http::segments::Segments;
 use crate::ids::RequestId;
 use crate::pipeline::{Failed, REQUEST_ID_HEADER, answer, dispatch};
-use crate::upstream::UpstreamError;
-
-/// Label of these legs in metrics.
-const LEG: &str = "passthrough";
+use crate::telemetry::labels::{Leg, LegFailure, Retry};
+use crate::upstream::{UpstreamBody, UpstreamError};
 
 /// What stays the same over all attempts.
 pub(super) struct Passage<'a> {
@@ -34,7 +32,9 @@ pub(super) struct Passage<'a> {
     pub path: &'static Path,
     pub pool: Arc<Pool>,
     pub headers: HeaderMap,
-    pub body: Bytes,
+    pub body: Segments,
+    /// Of the body as the client sent it.
+    pub body_bytes: usize,
     pub max_output_tokens: u32,
     pub seed: u64,
     pub id: RequestId,
@@ -55,7 +55,7 @@ pub(super) enum Answered {
     /// To be relayed as it comes.
     Stream {
         /// The engine's.
-        body: Incoming,
+        body: UpstreamBody,
         /// Load, until it ends.
         booking: Booking,
     },
@@ -66,7 +66,7 @@ impl Passage<'_> {
     pub async fn attempt(&self, failed: &[u64], attempt: u32) -> Result<Answered, Failed> {
         let worker = self.choose(failed).map_err(Failed::Final)?;
         let booking = Booking::new(worker.clone(), self.share());
-        self.app.telemetry.metrics.leg(&worker.pool, &worker.name, LEG);
+        worker.metrics.leg(Leg::Passthrough);
         let sending = self.app.upstream.send(
             Method::POST,
             &worker.url,
@@ -87,7 +87,12 @@ impl Passage<'_> {
         let bytes = match read {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => {
-                return Err(self.failed(&worker, "broken", "worker_broke_off", &error.to_string()));
+                let failed = self.failed(&worker, LegFailure::Broken, &error.to_string());
+                return Err(match (error, failed) {
+                    // Another worker's answer would be as long.
+                    (ReadError::TooLong { .. }, Failed::Retry { error, .. }) => Failed::Final(error),
+                    (_, failed) => failed,
+                });
             }
             Err(_) => return Err(self.timed_out(&worker)),
         };
@@ -96,7 +101,7 @@ impl Passage<'_> {
         }
         let kind = head.headers.get(CONTENT_TYPE).cloned();
         let bytes = checked(kind.as_ref(), bytes).map_err(|what| {
-            self.failed(&worker, "no_answer", "no_answer", &format!("answered 200, but {what}"))
+            self.failed(&worker, LegFailure::NoAnswer, &format!("answered 200, but {what}"))
         })?;
         worker.seen().failures.observe(0.0, 1.0);
         Ok(Answered::Whole { status: head.status, kind, bytes })
@@ -132,7 +137,7 @@ impl Passage<'_> {
     /// The prompt's tokens are not counted, but estimated from the body's bytes.
     fn share(&self) -> Share {
         let (prompt_tokens, block_tokens) =
-            (self.pool.estimate_tokens(self.body.len()), self.pool.config.block_tokens);
+            (self.pool.estimate_tokens(self.body_bytes), self.pool.config.block_tokens);
         match self.path.fate {
             Fate::Generates(_) => Share::unified(prompt_tokens, 0, self.max_output_tokens, block_tokens),
             Fate::Prefills => Share::prefill(prompt_tokens, 0, block_tokens),
@@ -152,7 +157,7 @@ impl Passage<'_> {
     fn unsent(&self, worker: &Worker, error: &UpstreamError) -> Failed {
         match error {
             UpstreamError::Local { .. } => {
-                self.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "local");
+                worker.metrics.leg_failure(LegFailure::Local);
                 Failed::Final(dispatch::host_short(error))
             }
             UpstreamError::Connect { .. } => {
@@ -160,18 +165,21 @@ impl Passage<'_> {
                 if self.pool.report(worker, Report::ConnectFailed).is_some() {
                     tracing::warn!(pool = worker.pool, worker = worker.name, "worker is down: {error}");
                 }
-                self.failed(worker, "connect", "worker_unreachable", &error.to_string())
+                self.failed(worker, LegFailure::Connect, &error.to_string())
             }
-            UpstreamError::Broken { .. } => {
-                self.failed(worker, "broken", "worker_broke_off", &error.to_string())
-            }
+            UpstreamError::Broken { .. } => self.failed(worker, LegFailure::Broken, &error.to_string()),
         }
     }
 
     /// The worker failed, and nothing reached the client.
-    fn failed(&self, worker: &Worker, reason: &'static str, code: &'static str, what: &str) -> Failed {
+    fn failed(&self, worker: &Worker, failure: LegFailure, what: &str) -> Failed {
         worker.seen().failures.observe(1.0, 1.0);
-        self.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, reason);
+        worker.metrics.leg_failure(failure);
+        let (reason, code) = match failure {
+            LegFailure::Connect => (Retry::Connect, "worker_unreachable"),
+            LegFailure::NoAnswer => (Retry::NoAnswer, "no_answer"),
+            _ => (Retry::Broken, "worker_broke_off"),
+        };
         let message = format!("worker {:?}: {what}", worker.name);
         let error = ApiError::new(StatusCode::BAD_GATEWAY, Blame::Decode, code, message);
         Failed::Retry { reason, worker: Some(worker.id), error }
@@ -194,13 +202,13 @@ impl Passage<'_> {
             return Failed::Final(error);
         }
         worker.seen().failures.observe(1.0, 1.0);
-        self.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "status_5xx");
-        Failed::Retry { reason: "status_5xx", worker: Some(worker.id), error }
+        worker.metrics.leg_failure(LegFailure::Status5xx);
+        Failed::Retry { reason: Retry::Status5xx, worker: Some(worker.id), error }
     }
 
     fn timed_out(&self, worker: &Worker) -> Failed {
         worker.seen().failures.observe(1.0, 1.0);
-        self.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "timeout");
+        worker.metrics.leg_failure(LegFailure::Timeout);
         let limit = self.app.config.server.request_timeout_ms;
         let message = format!(
             "worker {:?} did not answer within the request's {limit} ms (server.request_timeout_ms)",

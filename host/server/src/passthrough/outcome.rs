@@ -3,26 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::paths::Path;
 use crate::app::{App, Place};
 use crate::fleet::Worker;
-use crate::http::error::{ApiError, Blame};
-use crate::telemetry::metrics::Phase;
+use crate::http::error::ApiError;
+use crate::telemetry::labels::{self, LegFailure, Phase};
+use crate::telemetry::pool_metrics::PoolMetrics;
 
 /// Exactly one outcome is counted when this is dropped, and the request's place is given back.
 pub(super) struct Outcome {
     app: Arc<App>,
-    path: &'static str,
-    pool: String,
+    path: Path,
+    pool: Arc<PoolMetrics>,
     started: Duration,
-    outcome: &'static str,
+    outcome: labels::Outcome,
     place: Option<Place>,
 }
 
 impl Outcome {
     /// A request came. Unless told otherwise, it ends as cancelled.
-    pub fn start(app: &Arc<App>, path: &'static str) -> Self {
-        let started = app.clock.elapsed();
-        Self { app: app.clone(), path, pool: "none".to_owned(), started, outcome: "cancelled", place: None }
+    pub fn start(app: &Arc<App>, path: Path) -> Self {
+        Self {
+            path,
+            pool: app.telemetry.metrics.no_pool().clone(),
+            started: app.clock.elapsed(),
+            outcome: labels::Outcome::Cancelled,
+            place: None,
+            app: app.clone(),
+        }
     }
 
     /// It has a place.
@@ -35,39 +43,33 @@ impl Outcome {
         self.place.take()
     }
 
-    /// Whose it is.
-    pub fn pool(&mut self, name: &str) {
-        name.clone_into(&mut self.pool);
+    /// The pool was found.
+    pub fn pool(&mut self, pool: &Arc<PoolMetrics>) {
+        self.pool = pool.clone();
     }
 
     /// The answer is whole.
     pub fn ok(&mut self) {
-        self.outcome = "ok";
+        self.outcome = labels::Outcome::Ok;
     }
 
     /// The client is told of an error.
     pub fn fail(&mut self, error: &ApiError) {
-        self.outcome = match error.blame {
-            Blame::Client => "client_error",
-            Blame::Policy => "rejected",
-            Blame::Prefill => "prefill_failed",
-            Blame::Decode => "decode_failed",
-            Blame::Host => "host_error",
-        };
+        self.outcome = error.blame.into();
     }
 
     /// The answer broke after its first byte: the worker failed, and the client is told in the stream.
-    pub fn broke(&mut self, worker: &Worker, kind: &'static str) {
-        self.outcome = "decode_failed";
+    pub fn broke(&mut self, worker: &Worker, kind: LegFailure) {
+        self.outcome = labels::Outcome::DecodeFailed;
         worker.seen().failures.observe(1.0, 1.0);
-        self.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, kind);
+        worker.metrics.leg_failure(kind);
     }
 }
 
 impl Drop for Outcome {
     fn drop(&mut self) {
-        let metrics = &self.app.telemetry.metrics;
-        metrics.request(&self.pool, self.path, self.outcome);
-        metrics.phase(&self.pool, Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
+        self.pool.passed(self.path, self.outcome);
+        let spent = self.app.clock.elapsed().saturating_sub(self.started);
+        self.pool.undecided().phase(Phase::Total, spent);
     }
 }

@@ -1,11 +1,13 @@
 //! A passed request, as far as it is read: whose it is, and what must not reach an engine.
 
+use bytes::Bytes;
 use hyper::StatusCode;
 
 use super::paths::{Fate, Path};
 use crate::extra_args;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
+use crate::http::segments::Segments;
 use crate::output_limit::{OutputLimit, Zero};
 use crate::request::{STRIPPED, required};
 
@@ -21,12 +23,12 @@ pub(super) struct Passed {
     /// The client's limit, if it says one and something is generated.
     pub output_limit: Option<OutputLimit>,
     /// For the engine: as it came, less what is stripped.
-    pub body: Vec<u8>,
+    pub body: Segments,
 }
 
 impl Passed {
     /// Reads and checks a body. Errors are the client's, in OpenAI's shape.
-    pub fn parse(path: &Path, body: &[u8]) -> Result<Self, ApiError> {
+    pub fn parse(path: &Path, body: &Bytes) -> Result<Self, ApiError> {
         let members = Members::parse(body).map_err(|error| {
             ApiError::bad_request(None, "invalid_json", format!("the body is not a JSON object: {error}"))
         })?;
@@ -45,7 +47,7 @@ impl Passed {
             }
             Fate::Prefills | Fate::Tokenizes | Fate::Form => None,
         };
-        Ok(Self { model, output_limit, body: members.write(&STRIPPED, &[]) })
+        Ok(Self { model, output_limit, body: members.splice(body, &STRIPPED, &[]) })
     }
 }
 
@@ -75,8 +77,8 @@ mod tests {
         for path in PATHS.iter().filter(|path| path.fate != Fate::Form) {
             let forbidden: String = STRIPPED.iter().map(|name| format!(r#","{name}":"x""#)).collect();
             let body = format!(r#"{{"model":"m","input":"hi"{forbidden}}}"#);
-            let passed = Passed::parse(path, body.as_bytes()).expect("valid");
-            assert_eq!(passed.body, br#"{"model":"m","input":"hi"}"#, "{}", path.path);
+            let passed = Passed::parse(path, &Bytes::from(body)).expect("valid");
+            assert_eq!(passed.body.joined(), br#"{"model":"m","input":"hi"}"#, "{}", path.path);
         }
     }
 
@@ -101,7 +103,7 @@ mod tests {
                 "unsupported_parameter",
             ),
         ] {
-            let error = Passed::parse(find(path).expect("known"), body.as_bytes()).expect_err(body);
+            let error = Passed::parse(find(path).expect("known"), &Bytes::from(body)).expect_err(body);
             assert_eq!((error.param.as_deref(), error.code), (param, code), "{path} {body}");
             assert!(error.status.is_client_error());
         }
@@ -129,7 +131,7 @@ mod tests {
             ("/v1/embeddings", r#","max_tokens":"whatever""#, None),
         ] {
             let body = format!(r#"{{"model":"m"{extra}}}"#);
-            let passed = Passed::parse(find(path).expect("known"), body.as_bytes()).expect("valid");
+            let passed = Passed::parse(find(path).expect("known"), &Bytes::from(body)).expect("valid");
             assert_eq!(
                 (passed.model.as_str(), passed.output_limit.map(|limit| limit.tokens)),
                 ("m", expected),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use hyper::body::{Body, Frame, Incoming};
+use hyper::body::{Body, Frame};
 use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -18,6 +18,8 @@ use crate::fleet::Booking;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
+use crate::telemetry::labels::LegFailure;
+use crate::upstream::UpstreamBody;
 
 /// How long an engine may take to end its stream after its last event. Past it the answer is over all the same, and
 /// the connection is closed.
@@ -27,7 +29,7 @@ const END_AFTER_LAST: Duration = Duration::from_millis(250);
 pub struct Passing(Option<Box<Running>>);
 
 struct Running {
-    upstream: Incoming,
+    upstream: UpstreamBody,
     splitter: Splitter,
     deadline: Pin<Box<Sleep>>,
     progress: Progress,
@@ -37,7 +39,7 @@ struct Running {
 
 impl Passing {
     pub(super) fn new(
-        upstream: Incoming,
+        upstream: UpstreamBody,
         fate: Fate,
         booking: Booking,
         outcome: Outcome,
@@ -57,12 +59,12 @@ impl Passing {
     fn end(&mut self) -> Option<Result<Frame<Bytes>, Infallible>> {
         let whole = self.0.as_ref()?.progress.is_whole();
         if !whole {
-            return self.cut("broken", "stream_broken", "broke the stream off");
+            return self.cut(LegFailure::Broken, "stream_broken", "broke the stream off");
         }
         let mut running = *self.0.take()?;
         let worker = running.booking.worker();
         if running.progress.failed {
-            running.outcome.broke(worker, "error_event");
+            running.outcome.broke(worker, LegFailure::ErrorEvent);
         } else {
             worker.seen().failures.observe(0.0, 1.0);
             running.outcome.ok();
@@ -73,7 +75,7 @@ impl Passing {
     /// Tells the client that the stream broke: half an answer must not pass for a whole one.
     fn cut(
         &mut self,
-        kind: &'static str,
+        kind: LegFailure,
         code: &'static str,
         what: &str,
     ) -> Option<Result<Frame<Bytes>, Infallible>> {
@@ -111,20 +113,28 @@ impl Body for Passing {
                     return Poll::Ready(self.end());
                 }
                 let what = "did not end its stream within server.request_timeout_ms";
-                return Poll::Ready(self.cut("timeout", "timeout", what));
+                return Poll::Ready(self.cut(LegFailure::Timeout, "timeout", what));
             }
             let chunk = match Pin::new(&mut running.upstream).poll_frame(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(self.end()),
                 Poll::Ready(Some(Err(_))) if running.progress.ended => return Poll::Ready(self.end()),
                 Poll::Ready(Some(Err(_))) => {
-                    return Poll::Ready(self.cut("broken", "stream_broken", "broke the stream off"));
+                    return Poll::Ready(self.cut(
+                        LegFailure::Broken,
+                        "stream_broken",
+                        "broke the stream off",
+                    ));
                 }
                 Poll::Ready(Some(Ok(frame))) => frame.into_data(),
             };
             let Ok(chunk) = chunk else { continue };
             let Ok(events) = running.splitter.push(chunk) else {
-                return Poll::Ready(self.cut("garbage", "stream_garbage", "sent an event that is too long"));
+                return Poll::Ready(self.cut(
+                    LegFailure::Garbage,
+                    "stream_garbage",
+                    "sent an event that is too long",
+                ));
             };
             let events = running.pass(events);
             if !events.is_empty() {
