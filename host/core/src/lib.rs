@@ -7,9 +7,11 @@
 //! - [`verdict`]: what a policy answers; [`plan`]: the check that an answer can be executed.
 //! - [`default_policy`]: the decision in force when no policy decides.
 //! - [`load`]: what a request weighs on its workers; [`measure`]: smoothed figures; [`health`]: who is up.
+//! - [`admission`]: who runs, waits and is shed; [`token_bucket`]: tokens per minute.
 //! - [`session`]: what is remembered between the turns of a conversation.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod default_policy;
 pub mod facts;
 pub mod hash;
@@ -20,4 +22,5 @@ pub mod plan;
 pub mod session;
 pub mod table;
 pub mod testing;
+pub mod token_bucket;
 pub mod verdict;
