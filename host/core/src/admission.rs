@@ -196,6 +196,11 @@ impl<W> Admission<W> {
             .map_or(Held::default(), |tenant| Held { running: tenant.running, waiting: tenant.waiting.len() })
     }
 
+    /// What each tenant has, in their order.
+    pub fn held_by_each(&self) -> impl Iterator<Item = Held> + '_ {
+        (0..self.tenants.len()).map(|tenant| self.held(tenant))
+    }
+
     /// What all tenants have together.
     pub fn held_by_all(&self) -> Held {
         Held { running: self.running, waiting: self.waiting }

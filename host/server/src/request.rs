@@ -65,6 +65,10 @@ pub struct ClientRequest<'a> {
     pub conversation: Option<String>,
     /// Why one request cannot be split over prefill and decode, if it cannot.
     pub unsplittable: Option<&'static str>,
+    /// As engines read it: lower is earlier.
+    pub priority: Option<i32>,
+    /// Members, as raw JSON, that the host sets on every leg, whatever the client wrote.
+    set_by_host: Vec<(&'static str, String)>,
 }
 
 impl<'a> ClientRequest<'a> {
@@ -83,6 +87,9 @@ impl<'a> ClientRequest<'a> {
             Some(limit) => Some(limit),
             None => optional::<u32>(&members, "max_tokens")?,
         };
+        // Engines take any whole number; beyond 32 bits none is more urgent than another.
+        let priority = optional::<i64>(&members, "priority")?;
+        let priority = priority.map(|priority| priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32);
         let conversation = conversation(&members, headers)?;
         let unsplittable = unsplittable(&members)?;
         Ok(Self {
@@ -93,6 +100,8 @@ impl<'a> ClientRequest<'a> {
             max_output_tokens: limit.unwrap_or(OUTPUT_TOKENS_UNLESS_SAID),
             conversation,
             unsplittable,
+            priority,
+            set_by_host: Vec::new(),
         })
     }
 
@@ -107,10 +116,9 @@ impl<'a> ClientRequest<'a> {
     /// The body for one worker that does it all, or for decode: as the client sent it, less what is stripped,
     /// with this KV handle (raw JSON) if there is one.
     pub fn body(&self, kv_transfer_params: Option<&str>) -> Vec<u8> {
-        match kv_transfer_params {
-            Some(params) => self.members.write(&STRIPPED, &[("kv_transfer_params", params)]),
-            None => self.members.write(&STRIPPED, &[]),
-        }
+        let mut set = self.host_members();
+        set.extend(kv_transfer_params.map(|params| ("kv_transfer_params", params)));
+        self.members.write(&STRIPPED, &set)
     }
 
     /// The body for prefill: one token, unstreamed, since a streamed prefill leg returns no handle and strands
@@ -118,15 +126,34 @@ impl<'a> ClientRequest<'a> {
     pub fn prefill_body(&self) -> Vec<u8> {
         let mut dropped = STRIPPED.to_vec();
         dropped.extend(["stream_options", "min_tokens"]);
-        let mut set = vec![
+        let mut set = self.host_members();
+        set.extend([
             ("max_tokens", "1"),
             ("stream", "false"),
             ("kv_transfer_params", r#"{"do_remote_decode":true,"do_remote_prefill":false}"#),
-        ];
+        ]);
         if self.members.has("max_completion_tokens") {
             set.push(("max_completion_tokens", "1"));
         }
         self.members.write(&dropped, &set)
+    }
+}
+
+impl ClientRequest<'_> {
+    /// Sets a member, as raw JSON, on every leg.
+    pub fn set_by_host(&mut self, name: &'static str, json: String) {
+        self.set_by_host.push((name, json));
+    }
+
+    /// Output tokens of all answers that the client asks for.
+    pub fn output_tokens_at_most(&self) -> Result<u64, ApiError> {
+        let answers = |name| Ok(optional::<u32>(&self.members, name)?.unwrap_or(1));
+        let answers = answers("n")?.max(answers("best_of")?).max(1);
+        Ok(u64::from(self.max_output_tokens) * u64::from(answers))
+    }
+
+    fn host_members(&self) -> Vec<(&'static str, &str)> {
+        self.set_by_host.iter().map(|(name, json)| (*name, json.as_str())).collect()
     }
 }
 
@@ -264,6 +291,19 @@ mod tests {
                 .expect("UTF-8")
                 .contains(r#""kv_transfer_params":{"ours":1}"#)
         );
+    }
+
+    #[test]
+    fn what_the_host_sets_stands_on_every_leg() {
+        let body = chat(r#","cache_salt":"mine","priority":-9"#);
+        let mut request = parse(Endpoint::Chat, &body).expect("valid");
+        assert_eq!(request.priority, Some(-9));
+        request.set_by_host("cache_salt", "\"ours\"".to_owned());
+        request.set_by_host("priority", "3".to_owned());
+        for sent in [request.body(None), request.prefill_body(), request.body(Some("{}"))] {
+            let sent: serde_json::Value = serde_json::from_slice(&sent).expect("valid");
+            assert_eq!((&sent["cache_salt"], &sent["priority"]), (&"ours".into(), &3.into()), "{sent}");
+        }
     }
 
     #[test]

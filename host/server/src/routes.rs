@@ -16,6 +16,7 @@ use crate::http::body::{ResponseBody, whole};
 use crate::http::error::{ApiError, Blame, json_response};
 use crate::pipeline;
 use crate::request::Endpoint;
+use crate::tenants;
 
 /// Where clients connect.
 pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
@@ -39,6 +40,10 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
         (&Method::GET, "/admin/fleet") => {
             json_response(StatusCode::OK, json!({"pools": status::fleet(&app.fleet)}).to_string())
         }
+        (&Method::GET, "/admin/tenants") => {
+            let body = json!(tenants::status::tenants(&app.tenants, &app.admission));
+            json_response(StatusCode::OK, body.to_string())
+        }
         (&Method::GET, "/metrics") => metrics(app),
         (&Method::GET, "/health") => json_response(StatusCode::OK, r#"{"status":"ok"}"#),
         (method, path) => not_found(method, path, &ADMIN),
@@ -59,10 +64,11 @@ const DATA_PLANE: [(Method, &str); 6] = [
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 5] = [
+const ADMIN: [(Method, &str); 6] = [
     (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
     (Method::GET, "/admin/fleet"),
+    (Method::GET, "/admin/tenants"),
     (Method::GET, "/metrics"),
     (Method::GET, "/health"),
 ];

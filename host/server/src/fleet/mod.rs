@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use hyper::header::HeaderValue;
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
 
 use crate::clock::Clock;
-use crate::config;
+use crate::config::{self, Secrets};
 pub use booking::Booking;
 pub use table::Table;
 pub use worker::Worker;
@@ -36,6 +37,8 @@ pub struct Pool {
     pub config: config::Pool,
     /// All of them, up or not.
     pub workers: Vec<Arc<Worker>>,
+    /// `Authorization` for its engines, if they ask for one.
+    pub engine_key: Option<HeaderValue>,
     table: ArcSwap<Table>,
     /// Orders publications, so that an older view never replaces a newer one.
     publishing: Mutex<()>,
@@ -46,8 +49,9 @@ pub struct Pool {
 
 impl Fleet {
     /// The fleet as configured; nobody is up before the first probe.
-    pub fn new(pools: &[config::Pool], clock: &Arc<dyn Clock>) -> Self {
-        let pools: Vec<_> = pools.iter().map(|pool| Arc::new(Pool::new(pool, clock.clone()))).collect();
+    pub fn new(pools: &[config::Pool], secrets: &Secrets, clock: &Arc<dyn Clock>) -> Self {
+        let pools: Vec<_> =
+            pools.iter().map(|pool| Arc::new(Pool::new(pool, secrets, clock.clone()))).collect();
         let by_model =
             pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
         Self { pools, by_model }
@@ -65,10 +69,11 @@ impl Fleet {
 }
 
 impl Pool {
-    fn new(config: &config::Pool, clock: Arc<dyn Clock>) -> Self {
+    fn new(config: &config::Pool, secrets: &Secrets, clock: Arc<dyn Clock>) -> Self {
         let workers: Vec<_> =
             config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker))).collect();
         Self {
+            engine_key: secrets.engine_keys.get(&config.name).cloned(),
             config: config.clone(),
             workers,
             table: ArcSwap::from_pointee(Table::default()),

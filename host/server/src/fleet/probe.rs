@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Method;
+use hyper::header::{AUTHORIZATION, HeaderMap};
 use sluice_core::health::{Report, State};
 use sluice_core::load::Scraped;
 use tokio::task::JoinSet;
@@ -209,8 +210,11 @@ impl Probe {
 
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {
         let asked = async {
-            let response =
-                self.upstream.send(Method::GET, &self.worker.url, path, Bytes::new(), Default::default());
+            let mut headers = HeaderMap::new();
+            if let Some(key) = &self.pool.engine_key {
+                headers.insert(AUTHORIZATION, key.clone());
+            }
+            let response = self.upstream.send(Method::GET, &self.worker.url, path, Bytes::new(), headers);
             let response = response.await.map_err(|error| error.to_string())?;
             let status = response.status();
             let body = crate::http::body::read(response.into_body(), limit_bytes).await;

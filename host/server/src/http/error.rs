@@ -1,6 +1,6 @@
 //! Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, each saying who failed.
 
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
@@ -102,6 +102,9 @@ impl ApiError {
     /// The whole response.
     pub fn response(&self) -> Response<ResponseBody> {
         let mut response = json_response(self.status, self.json());
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(ms) = self.retry_after_ms {
             // The header counts whole seconds: round up, or clients come back too early.
             let seconds = HeaderValue::from(ms.div_ceil(1_000));

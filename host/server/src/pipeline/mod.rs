@@ -1,5 +1,6 @@
 //! The life of a request. [`serve`] and `run` read like the list in ARCHITECTURE.md; each step is a file.
 
+mod admit;
 mod answer;
 mod call;
 mod decide;
@@ -16,13 +17,13 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use sluice_core::verdict::Placement;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::app::App;
-use crate::http::body::{self, ReadError, ResponseBody};
+use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
-use crate::ids::RequestId;
 use crate::request::Endpoint;
+use admit::Admitted;
 use call::{Arrival, Call};
 use turn::Record;
 
@@ -35,13 +36,6 @@ pub const DECISION_HEADER: &str = "x-sluice-decision";
 
 /// Header that carries request ids.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
-
-/// How long a body may take to arrive. It holds a place among the requests in flight meanwhile; 16 MiB in this
-/// time is 2 Mbit/s.
-const BODY_ARRIVES_WITHIN: Duration = Duration::from_secs(60);
-
-/// When a client turned away for want of a place should come back.
-const RETRY_AFTER_BUSY_MS: u32 = 1_000;
 
 /// An attempt that failed.
 enum Failed {
@@ -63,11 +57,13 @@ pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming
     let (head, incoming) = request.into_parts();
     let id = app.ids.next();
     let mut record = Record::start(app, endpoint);
-    let served = match app.admit() {
-        None => Err(busy(app)),
-        Some(place) => {
-            record.hold(place);
-            run(app, endpoint, &head.headers, incoming, id, &mut record).await
+    let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
+    // 0. Who asks, and a place, be it after a wait.
+    let served = match admit::admit(app, &head.headers, incoming, deadline).await {
+        Err(error) => Err(error),
+        Ok(admitted) => {
+            let arrival = Arrival { id, at: record.started(), deadline };
+            run(app, endpoint, &head.headers, admitted, arrival, &mut record).await
         }
     };
     let mut response = served.unwrap_or_else(|error| {
@@ -82,16 +78,16 @@ async fn run(
     app: &Arc<App>,
     endpoint: Endpoint,
     headers: &HeaderMap,
-    incoming: Incoming,
-    id: RequestId,
+    admitted: Admitted,
+    arrival: Arrival,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let request_time = Duration::from_millis(app.config.server.request_timeout_ms);
-    let arrival = Arrival { id, at: record.started(), deadline: Instant::now() + request_time };
-    let bytes = read_body(app, incoming, arrival.deadline).await?;
+    let Admitted { caller, urgency, place, bytes } = admitted;
+    record.hold(place);
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
-    let call = &Call::read(app, endpoint, headers, &bytes, &arrival)?;
+    let call = &Call::read(app, endpoint, headers, &bytes, &arrival, &caller, urgency)?;
     record.pool(&call.pool.config.name);
+    record.charge(&call.tokens);
     let mut attempt = 0;
     let mut failed = Vec::new();
     loop {
@@ -122,44 +118,6 @@ async fn run(
         }
         call.app.telemetry.metrics.retry(&call.pool.config.name, reason);
     }
-}
-
-async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<bytes::Bytes, ApiError> {
-    let deadline = deadline.min(Instant::now() + BODY_ARRIVES_WITHIN);
-    let read = timeout_at(deadline, body::read(incoming, app.config.server.max_body_bytes)).await;
-    let error = match read {
-        Ok(Ok(bytes)) => return Ok(bytes),
-        Ok(Err(error)) => error,
-        Err(_) => {
-            let message = format!(
-                "the body did not arrive within {} s, or within server.request_timeout_ms",
-                BODY_ARRIVES_WITHIN.as_secs()
-            );
-            return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Blame::Client, "body_too_slow", message));
-        }
-    };
-    Err(match error {
-        ReadError::TooLong { limit_bytes } => ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            Blame::Client,
-            "request_too_large",
-            format!("the body is longer than {limit_bytes} bytes (server.max_body_bytes)"),
-        ),
-        ReadError::Broken(cause) => {
-            ApiError::bad_request(None, "body_broken", format!("the body broke off: {cause}"))
-        }
-    })
-}
-
-fn busy(app: &App) -> ApiError {
-    let limit = app.config.server.max_in_flight;
-    ApiError::new(
-        StatusCode::TOO_MANY_REQUESTS,
-        Blame::Host,
-        "too_many_in_flight",
-        format!("{limit} requests are in flight, as many as server.max_in_flight allows; try again shortly"),
-    )
-    .retry_after(RETRY_AFTER_BUSY_MS)
 }
 
 /// The worker behind a row. The row was checked against this very table, so this fails only by our own fault.

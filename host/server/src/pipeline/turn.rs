@@ -11,12 +11,14 @@ use sluice_core::verdict::Retention;
 
 use super::call::Call;
 use super::decide::Decision;
-use crate::app::{App, Place};
+use crate::admission::Place;
+use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, Pool, Worker};
 use crate::http::error::{ApiError, Blame};
 use crate::request::Endpoint;
 use crate::telemetry::metrics::Phase;
+use crate::tenants::TokenUse;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
@@ -29,6 +31,7 @@ pub struct Record {
     started: Duration,
     outcome: Option<&'static str>,
     place: Option<Place>,
+    tokens: Option<Arc<TokenUse>>,
 }
 
 impl Record {
@@ -42,6 +45,7 @@ impl Record {
             started,
             outcome: Some("cancelled"),
             place: None,
+            tokens: None,
         }
     }
 
@@ -63,7 +67,15 @@ impl Record {
         name.clone_into(&mut self.pool);
     }
 
+    /// What it takes is charged to its tenant, unless it fails before its answer.
+    pub(super) fn charge(&mut self, tokens: &Arc<TokenUse>) {
+        self.tokens = Some(tokens.clone());
+    }
+
     pub(super) fn fail(&mut self, error: &ApiError) {
+        if let Some(tokens) = &self.tokens {
+            tokens.void();
+        }
         self.outcome = Some(match error.blame {
             Blame::Client => "client_error",
             Blame::Policy => "rejected",
@@ -86,6 +98,7 @@ impl Record {
             started: self.started,
             outcome: self.outcome.take(),
             place: self.place.take(),
+            tokens: self.tokens.take(),
         }
     }
 }
@@ -117,6 +130,7 @@ pub(super) struct Turn {
     session_key: Option<SessionKey>,
     mark: PromptMark,
     prompt_bytes: usize,
+    tokens: Arc<TokenUse>,
     arrived: Duration,
     first_token: Option<Duration>,
     generated: u32,
@@ -148,6 +162,7 @@ impl Turn {
             mark: call.session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default(),
             session_key: call.session_key.clone(),
             prompt_bytes: text.len(),
+            tokens: call.tokens.clone(),
             arrived: call.arrived,
             first_token: None,
             generated: 0,
@@ -181,6 +196,7 @@ impl Turn {
     /// More events of a stream, each about one token.
     pub fn generated(&mut self, events: u32) {
         self.generated += events;
+        self.tokens.generated(events);
         self.booking.generated(events);
     }
 
@@ -201,6 +217,7 @@ impl Turn {
         }
         // A stream whose client did not ask for usage tells no count: the estimate stands in.
         let prompt_tokens = prompt_tokens.unwrap_or(self.facts.request.prompt_tokens);
+        self.tokens.counted(prompt_tokens, output_tokens);
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
     }

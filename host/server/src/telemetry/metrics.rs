@@ -168,6 +168,11 @@ impl Metrics {
             .observe(spent.as_secs_f64());
     }
 
+    /// Registers metrics that are kept elsewhere.
+    pub fn register<M>(&self, metrics: impl FnOnce(&mut Registry) -> M) -> M {
+        metrics(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// All of them in the text exposition.
     pub fn encode(&self) -> String {
         let mut out = String::new();
