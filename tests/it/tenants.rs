@@ -6,10 +6,11 @@ use hyper::Method;
 use serde_json::{Value, json};
 use sluice_harness::mock_engine::End;
 use sluice_harness::process::{run_reading, run_to_end};
-use sluice_harness::{Answer, Canned, Host, HostPlan, MockEngine, Mode};
+use sluice_harness::{Answer, Ask, Canned, FleetPlan, Host, HostPlan, MockEngine, Mode};
+use sluice_sim::words;
 use tempfile::TempDir;
 
-use crate::{SOON, nothing_left_booked};
+use crate::{SOON, nothing_left_booked, right};
 
 /// Tables of two tenants with keys `sk-search` and `sk-batch`, each with more lines.
 async fn two_tenants(search: &str, batch: &str) -> String {
@@ -120,6 +121,21 @@ async fn tenants_share_neither_caches_nor_sessions() {
     let [first, other, again] = &prefill[..] else { panic!("{prefill:?}") };
     assert!(first == again && first != other && first.len() == 64, "{prefill:?}");
     assert_eq!(host.metrics().await.unwrap().sum("sluice_sessions", &[]), 2.0);
+}
+
+/// What one tenant asked before says nothing to another one by its speed: the same prompt is cold to it, on real
+/// prefix caches, and answers are right all the same.
+#[tokio::test]
+async fn a_tenant_never_finds_anothers_cached_prefix() {
+    let mut plan = FleetPlan::pull(1, 1);
+    plan.host.tables = two_tenants("", "").await;
+    let fleet = plan.start().await.unwrap();
+    for (key, is_warm) in [("sk-search", false), ("sk-search", true), ("sk-batch", false), ("sk-batch", true)]
+    {
+        let [(name, value)] = bearer(key);
+        let reply = right(fleet.client(), &Ask::completion(&words(1, 200), 4).header(name, &value)).await;
+        assert_eq!(reply.cached_tokens > 0, is_warm, "{key}: {} cached", reply.cached_tokens);
+    }
 }
 
 #[tokio::test]

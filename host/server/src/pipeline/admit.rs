@@ -127,6 +127,9 @@ fn refused(app: &App, caller: &Caller, refusal: Refusal) -> ApiError {
                  to go; try again later",
                 server.max_in_flight, server.max_queued
             );
+            app.telemetry.warn_once("queue full", || {
+                format!("the queue is full (server.max_queued = {}), requests are shed", server.max_queued)
+            });
             (busy(StatusCode::TOO_MANY_REQUESTS, "overloaded", message), app.admission.retry_after())
         }
     };

@@ -9,6 +9,7 @@ mod salt;
 pub mod status;
 mod token_use;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::StatusCode;
@@ -52,7 +53,8 @@ pub struct Tenants {
 enum Source {
     Unchecked,
     Keys(KeyRing),
-    Header(HeaderName),
+    /// And the configured tenants by name.
+    Header(HeaderName, HashMap<Arc<str>, usize>),
 }
 
 /// What one tenant may have and has used.
@@ -83,15 +85,15 @@ impl Tenants {
     ) -> Self {
         let now_ms = millis(clock.elapsed());
         let mut accounts: Vec<_> = config.tenants.iter().map(|tenant| Account::new(tenant, now_ms)).collect();
-        accounts.push(Account::other());
         let keys = config.tenants.iter().zip(0..);
         let keys = keys.flat_map(|(tenant, account)| tenant.keys.iter().map(move |key| (*key, account)));
         let header = config.header.as_ref().and_then(|name| HeaderName::try_from(name.as_str()).ok());
         let source = match header {
-            Some(header) => Source::Header(header),
+            Some(header) => Source::Header(header, by_name(&accounts)),
             None if config.tenants.is_empty() => Source::Unchecked,
             None => Source::Keys(KeyRing::new(keys)),
         };
+        accounts.push(Account::other());
         let salts = config.cache_salt && !matches!(source, Source::Unchecked);
         let position = |name: &String| config.tenants.iter().position(|tenant| tenant.name == *name);
         Self {
@@ -126,7 +128,7 @@ impl Tenants {
                 return Ok(Caller { account: self.other(), name: identity::tenant(headers).into() });
             }
             Source::Keys(keys) => self.by_key(keys, headers),
-            Source::Header(header) => self.by_header(header, headers),
+            Source::Header(header, names) => self.by_header(header, names, headers),
         };
         identified.inspect_err(|_| self.metrics.refused_unknown())
     }
@@ -139,7 +141,12 @@ impl Tenants {
         account.map(|account| self.caller(account)).map_err(unauthorized)
     }
 
-    fn by_header(&self, header: &HeaderName, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    fn by_header(
+        &self,
+        header: &HeaderName,
+        names: &HashMap<Arc<str>, usize>,
+        headers: &HeaderMap,
+    ) -> Result<Caller, ApiError> {
         let mut values = headers.get_all(header).iter();
         let Some(value) = values.next() else {
             let missing = || unauthorized(&format!("the header {header} is missing, which names the tenant"));
@@ -155,9 +162,8 @@ impl Tenants {
             );
             return Err(ApiError::bad_request(None, "invalid_value", message));
         };
-        let configured = self.accounts[..self.other()].iter().position(|account| *account.name == *name);
-        Ok(match configured {
-            Some(account) => self.caller(account),
+        Ok(match names.get(name) {
+            Some(account) => self.caller(*account),
             None => Caller { account: self.other(), name: name.into() },
         })
     }
@@ -226,6 +232,10 @@ impl Account {
     fn bucket(&self) -> Option<MutexGuard<'_, TokenBucket>> {
         self.bucket.as_ref().map(|bucket| bucket.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn by_name(accounts: &[Account]) -> HashMap<Arc<str>, usize> {
+    accounts.iter().zip(0..).map(|(account, position)| (account.name.clone(), position)).collect()
 }
 
 fn unauthorized(what: &str) -> ApiError {
