@@ -41,6 +41,8 @@ pub struct HostPlan {
     pub policy_keys: String,
     /// More lines of `[[pool]]`.
     pub pool: String,
+    /// More tables.
+    pub tables: String,
 }
 
 impl HostPlan {
@@ -54,6 +56,7 @@ impl HostPlan {
             server: String::new(),
             policy_keys: String::new(),
             pool: "kv_bytes_per_token = 64\n".into(),
+            tables: String::new(),
         }
     }
 
@@ -77,10 +80,10 @@ impl HostPlan {
             Mode::Pull => "pull",
             Mode::Unified => "unified",
         };
-        let Self { server, policy, policy_keys, model, pool, .. } = self;
+        let Self { server, policy, policy_keys, model, pool, tables, .. } = self;
         let mut toml = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
-             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n\
+             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n{tables}\n\
              [[pool]]\nname = \"main\"\nmodel = \"{model}\"\nmode = \"{mode}\"\n{pool}"
         );
         for WorkerPlan { name, role, url, can_prefill } in &self.workers {

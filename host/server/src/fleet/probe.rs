@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
+use hyper::header::{AUTHORIZATION, HeaderMap};
 use sluice_core::health::{Report, State};
 use sluice_core::load::Scraped;
 use tokio::task::JoinSet;
@@ -218,13 +219,12 @@ impl Probe {
 
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {
         let asked = async {
-            let response = self.upstream.send(
-                Method::GET,
-                &self.worker.url,
-                path,
-                Segments::default(),
-                Default::default(),
-            );
+            let mut headers = HeaderMap::new();
+            if let Some(key) = &self.pool.engine_key {
+                headers.insert(AUTHORIZATION, key.clone());
+            }
+            let response =
+                self.upstream.send(Method::GET, &self.worker.url, path, Segments::default(), headers);
             let response = response.await.map_err(|error| error.to_string())?;
             let status = response.status();
             let body = crate::http::body::read(response.into_body(), limit_bytes).await;
