@@ -12,10 +12,12 @@ use crate::clock::Clock;
 use crate::config::{Config, Secrets};
 use crate::fleet::Fleet;
 use crate::ids::Ids;
+use crate::release::Releases;
 use crate::sessions::Sessions;
 use crate::telemetry::Telemetry;
 use crate::telemetry::admission::AdmissionMetrics;
 use crate::tenants::Tenants;
+use crate::threads;
 use crate::upstream::Upstream;
 
 /// The host process' state.
@@ -38,6 +40,8 @@ pub struct App {
     pub telemetry: Arc<Telemetry>,
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// Holds to be ended early.
+    pub releases: Releases,
     /// Request ids.
     pub ids: Ids,
     draining: AtomicBool,
@@ -51,6 +55,7 @@ impl App {
         policies: Arc<PolicyHost>,
         telemetry: Arc<Telemetry>,
         clock: Arc<dyn Clock>,
+        releases: Releases,
     ) -> Self {
         let names = Tenants::names(&config.tenants);
         let metrics = telemetry.metrics.register(|registry| AdmissionMetrics::register(registry, &names));
@@ -62,12 +67,16 @@ impl App {
         Self {
             admission: Admission::new(room, tenants.shares(), clock.clone(), in_flight, metrics),
             tenants,
-            fleet: Fleet::new(&config.pools, secrets, &clock),
+            fleet: Fleet::new(&config.pools, secrets, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
-            upstream: Upstream::new(Duration::from_millis(config.server.connect_timeout_ms)),
+            upstream: Upstream::new(
+                Duration::from_millis(config.server.connect_timeout_ms),
+                threads::wanted(),
+            ),
             policies,
             telemetry,
             clock,
+            releases,
             ids: Ids::default(),
             draining: AtomicBool::new(false),
             config,

@@ -1,7 +1,6 @@
 //! The handle a prefill worker returns: where its KV blocks are, for the decode worker to fetch.
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::http::members::Members;
 
@@ -49,8 +48,7 @@ impl Handle {
     /// Takes the handle out of a prefill worker's answer. Every member whose absence is known to hang or end a
     /// vLLM 0.32 decode engine is checked for.
     pub fn from_answer(members: &Members<'_>) -> Result<Self, HandleError> {
-        let value: &RawValue = members.get("kv_transfer_params").ok_or(HandleError::Absent)?;
-        let json = value.get();
+        let json = members.get("kv_transfer_params").ok_or(HandleError::Absent)?.get();
         if json.len() > HANDLE_BYTES_AT_MOST {
             return Err(HandleError::Unusable(format!("{} bytes long", json.len())));
         }
@@ -84,9 +82,9 @@ impl Handle {
         })
     }
 
-    /// The JSON to forward. Consumes the handle: it is good for one dispatch.
-    pub fn into_json(self) -> Box<str> {
-        self.json
+    /// The JSON to forward, for one dispatch: [`crate::held`] sees to that.
+    pub fn json(&self) -> &str {
+        &self.json
     }
 }
 
@@ -105,7 +103,7 @@ mod tests {
     fn a_good_handle_is_forwarded_unchanged() {
         let handle = handle(GOOD).expect("good");
         assert_eq!((handle.tokens, handle.cached_tokens), (Some(58), Some(32)));
-        assert_eq!(&*handle.into_json(), GOOD);
+        assert_eq!(handle.json(), GOOD);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::http::body::ResponseBody;
 use crate::stall::StallGuard;
+use crate::threads::DataThreads;
 
 /// How long a client may read nothing of what waits for it. Streams pause for seconds at most.
 const WRITE_STALL_AT_MOST: Duration = Duration::from_secs(30);
@@ -53,6 +54,8 @@ pub struct Serving {
     pub drain_timeout: Duration,
     /// Turns true when it is time to stop.
     pub stop: watch::Receiver<bool>,
+    /// Where connections are served; `None`: where they are accepted.
+    pub threads: Option<Arc<DataThreads>>,
 }
 
 /// Serves connections until told to stop, then lets requests in flight end. Returns how many were cut off.
@@ -78,18 +81,32 @@ where
             let response = handler(request);
             async move { Ok::<_, Infallible>(response.await) }
         });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(serving.header_timeout)
-            .max_buf_size(HEADER_BYTES_AT_MOST)
-            .max_headers(HEADERS_AT_MOST)
-            .serve_connection(TokioIo::new(StallGuard::new(stream, WRITE_STALL_AT_MOST)), service);
-        let watched = graceful.watch(connection);
-        connections.spawn(async move {
+        let header_timeout = serving.header_timeout;
+        let watcher = graceful.watcher();
+        let connection = async move {
+            // Registered with the event loop of the thread that serves it.
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(header_timeout)
+                .max_buf_size(HEADER_BYTES_AT_MOST)
+                .max_headers(HEADERS_AT_MOST)
+                .serve_connection(TokioIo::new(StallGuard::new(stream, WRITE_STALL_AT_MOST)), service);
             // A connection that breaks is its client's own end; requests on it are accounted by themselves.
-            let _ = watched.await;
+            let _ = watcher.watch(connection).await;
             drop(place);
-        });
+        };
+        match &serving.threads {
+            None => connections.spawn(connection),
+            Some(threads) => {
+                let (runtime, thread_place) = threads.place();
+                let placed = async move {
+                    connection.await;
+                    drop(thread_place);
+                };
+                connections.spawn_on(placed, &runtime)
+            }
+        };
     }
     drop(listener);
     let drained = timeout(serving.drain_timeout, async {
@@ -108,7 +125,7 @@ where
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> Option<(std::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
     let place = places.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
@@ -117,7 +134,7 @@ async fn accept(
             // A client that vanished without a word is noticed, and its request ended.
             let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_AFTER);
             let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-            Some((stream, place))
+            Some((stream.into_std().ok()?, place))
         }
         Err(error) => {
             tracing::warn!("cannot accept a connection: {error}");

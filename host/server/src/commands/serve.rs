@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluice_policy::{HostConfig, OpenError, PolicyHost};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::{Signals, complain, say};
 use crate::app::App;
@@ -18,9 +19,11 @@ use crate::config::{self, Config, ConfigError, Secrets};
 use crate::fleet::probe;
 use crate::listen::{self, Serving};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
+use crate::release;
 use crate::routes;
 use crate::sessions;
 use crate::telemetry::{self, Telemetry};
+use crate::threads::{self, DataThreads};
 
 /// Connections of clients per request in flight: most clients keep idle ones for their next request.
 const CONNECTIONS_PER_REQUEST: usize = 2;
@@ -75,7 +78,10 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Ok(watcher) => watcher,
         Err(error) => return refuse(&policy_folder(&config, &error)),
     };
-    let app = Arc::new(App::new(config, &secrets, policies, telemetry, SystemClock::shared()));
+    let (releases, holds) = release::queue();
+    let app = Arc::new(App::new(config, &secrets, policies, telemetry, SystemClock::shared(), releases));
+    let mut ending = JoinSet::new();
+    ending.spawn(release::run(app.clone(), holds));
     serve(app, clients, operators).await
 }
 
@@ -103,11 +109,19 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
             return ExitCode::FAILURE;
         }
     };
+    let threads = match DataThreads::start(threads::wanted()) {
+        Ok(threads) => Arc::new(threads),
+        Err(error) => {
+            complain(&format!("cannot start the threads that serve clients: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
     let serving = Serving {
         connections_at_most,
         header_timeout: Duration::from_millis(app.config.server.header_timeout_ms),
         drain_timeout: Duration::from_millis(app.config.server.drain_timeout_ms),
         stop: stopped,
+        threads: Some(threads),
     };
     announce(&app, &clients, &operators);
     let data = {
@@ -116,7 +130,8 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     };
     let admin = {
         let app = app.clone();
-        let serving = Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, ..serving };
+        // Probes and operators keep off the threads that serve clients.
+        let serving = Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, threads: None, ..serving };
         listen::serve(operators, serving, move |request| {
             let response = routes::admin(&app, &request);
             async move { response }

@@ -4,6 +4,8 @@
 //! workers that are up into one immutable [`Table`]; requests read the table and add the bookings of the moment.
 
 pub mod booking;
+pub mod leg;
+pub mod pairs;
 pub mod probe;
 pub mod scrape;
 pub mod status;
@@ -15,15 +17,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use hyper::header::HeaderValue;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
+use sluice_core::retry_budget::RetryBudget;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, millis};
 use crate::config::{self, Secrets};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::pool_metrics::PoolMetrics;
 pub use booking::Booking;
+pub use leg::Leg;
+use pairs::Pairs;
 pub use table::Table;
 pub use worker::Worker;
+
+/// Retries that a pool may make at once: one for each request in flight, as many as there are by default.
+const RETRIES_AT_ONCE: usize = 4_096;
 
 /// All pools.
 pub struct Fleet {
@@ -39,19 +50,24 @@ pub struct Pool {
     pub workers: Vec<Arc<Worker>>,
     /// `Authorization` for its engines, if they ask for one.
     pub engine_key: Option<HeaderValue>,
+    /// Resolved once.
+    pub metrics: Arc<PoolMetrics>,
     table: ArcSwap<Table>,
     /// Orders publications, so that an older view never replaces a newer one.
     publishing: Mutex<()>,
+    /// Who gets on with whom.
+    pub pairs: Pairs,
     bytes_per_token: Mutex<BytesPerToken>,
+    retry_budget: Mutex<RetryBudget>,
     decisions: AtomicU64,
     clock: Arc<dyn Clock>,
 }
 
 impl Fleet {
     /// The fleet as configured; nobody is up before the first probe.
-    pub fn new(pools: &[config::Pool], secrets: &Secrets, clock: &Arc<dyn Clock>) -> Self {
-        let pools: Vec<_> =
-            pools.iter().map(|pool| Arc::new(Pool::new(pool, secrets, clock.clone()))).collect();
+    pub fn new(pools: &[config::Pool], secrets: &Secrets, clock: &Arc<dyn Clock>, metrics: &Metrics) -> Self {
+        let pool = |config| Arc::new(Pool::new(config, secrets, clock.clone(), metrics));
+        let pools: Vec<_> = pools.iter().map(pool).collect();
         let by_model =
             pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
         Self { pools, by_model }
@@ -69,16 +85,19 @@ impl Fleet {
 }
 
 impl Pool {
-    fn new(config: &config::Pool, secrets: &Secrets, clock: Arc<dyn Clock>) -> Self {
+    fn new(config: &config::Pool, secrets: &Secrets, clock: Arc<dyn Clock>, metrics: &Metrics) -> Self {
         let workers: Vec<_> =
-            config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker))).collect();
+            config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker, metrics))).collect();
         Self {
             engine_key: secrets.engine_keys.get(&config.name).cloned(),
             config: config.clone(),
             workers,
+            metrics: metrics.pool(&config.name),
             table: ArcSwap::from_pointee(Table::default()),
             publishing: Mutex::default(),
+            pairs: Pairs::default(),
             bytes_per_token: Mutex::default(),
+            retry_budget: Mutex::new(RetryBudget::of(RETRIES_AT_ONCE)),
             decisions: AtomicU64::new(0),
             clock,
         }
@@ -101,12 +120,38 @@ impl Pool {
             let mut seen = worker.seen();
             let before = seen.health.state;
             seen.health = seen.health.after(report);
+            if before == State::Down && seen.health.state == State::Up {
+                // What its breakers saw was before.
+                seen.breaker = Breaker::after(WORKER_FAILURES_TO_OPEN);
+                self.pairs.forget(worker.id);
+            }
             (seen.health.state != before).then_some(seen.health.state)
         };
         if changed.is_some() {
             self.publish();
         }
         changed
+    }
+
+    /// Takes one retry from the pool's budget, if one is left.
+    pub fn may_retry(&self) -> bool {
+        let requests = self.decisions.load(Ordering::Relaxed);
+        self.retry_budget.lock().unwrap_or_else(PoisonError::into_inner).take(requests, self.now_ms())
+    }
+
+    /// Now, by the clock that does not step.
+    pub fn now_ms(&self) -> u64 {
+        millis(self.clock.elapsed())
+    }
+
+    /// The name of one of its workers, for people.
+    pub fn worker_name(&self, id: u64) -> &str {
+        self.workers.iter().find(|worker| worker.id == id).map_or("?", |worker| &worker.name)
+    }
+
+    /// Headers of what the host asks engines for itself.
+    pub fn own_headers(&self) -> HeaderMap {
+        self.engine_key.iter().map(|key| (AUTHORIZATION, key.clone())).collect()
     }
 
     /// The number of this decision, counted from 0.

@@ -4,12 +4,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::facts::{Role, ability};
 use sluice_core::health::Health;
 use sluice_core::load::{Scraped, Share};
 use sluice_core::measure::SmoothedRatio;
 
 use crate::config::{self, PoolMode, WorkerUrl};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::worker_metrics::WorkerMetrics;
 
 /// An engine.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub struct Worker {
     pub abilities: u16,
     /// Where it runs.
     pub zone: u16,
+    /// Resolved once.
+    pub metrics: WorkerMetrics,
     booked: Booked,
     seen: Mutex<Seen>,
 }
@@ -86,6 +91,8 @@ pub struct Seen {
     pub pull_overhead_ms: SmoothedRatio,
     /// Failures over legs.
     pub failures: SmoothedRatio,
+    /// Whether it is spared for a while.
+    pub breaker: Breaker,
 }
 
 /// Prefill work over which its rate is smoothed, in milliseconds of it.
@@ -147,6 +154,7 @@ impl Default for Seen {
             link_mb_per_s: SmoothedRatio::over(LINK_WINDOW_US),
             pull_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
             failures: SmoothedRatio::over(FAILURE_WINDOW_LEGS),
+            breaker: Breaker::after(WORKER_FAILURES_TO_OPEN),
         }
     }
 }
@@ -169,7 +177,7 @@ impl Seen {
 
 impl Worker {
     /// A worker as configured, of which nothing is known yet.
-    pub fn new(pool: &config::Pool, worker: &config::Worker) -> Self {
+    pub fn new(pool: &config::Pool, worker: &config::Worker, metrics: &Metrics) -> Self {
         let mut abilities = match pool.mode {
             PoolMode::Pull => ability::PULL,
             PoolMode::Unified => 0,
@@ -185,6 +193,7 @@ impl Worker {
             url: worker.url.clone(),
             abilities,
             zone: worker.zone,
+            metrics: metrics.worker(&pool.name, &worker.name, worker.role),
             booked: Booked::default(),
             seen: Mutex::default(),
         }

@@ -5,19 +5,21 @@ use std::time::Duration;
 
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
+use sluice_core::failure::Failure;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
 use sluice_core::verdict::Retention;
 
-use super::call::Call;
+use super::attempt::Attempt;
 use super::decide::Decision;
 use crate::admission::Place;
 use crate::app::App;
 use crate::clock::millis;
-use crate::fleet::{Booking, Pool, Worker};
-use crate::http::error::{ApiError, Blame};
+use crate::fleet::{Booking, Leg, Pool, Worker};
+use crate::http::error::ApiError;
 use crate::request::Endpoint;
-use crate::telemetry::metrics::Phase;
+use crate::telemetry::labels::{Outcome, Phase};
+use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
 use crate::tenants::TokenUse;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
@@ -27,9 +29,10 @@ const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
 pub struct Record {
     app: Arc<App>,
     endpoint: Endpoint,
-    pool: String,
+    pool: Arc<PoolMetrics>,
+    policy: Arc<PolicyMetrics>,
     started: Duration,
-    outcome: Option<&'static str>,
+    outcome: Option<Outcome>,
     place: Option<Place>,
     tokens: Option<Arc<TokenUse>>,
 }
@@ -38,12 +41,14 @@ impl Record {
     /// A request came. Unless told otherwise, it ends as cancelled.
     pub(super) fn start(app: &Arc<App>, endpoint: Endpoint) -> Self {
         let started = app.clock.elapsed();
+        let pool = app.telemetry.metrics.no_pool().clone();
         Self {
             app: app.clone(),
             endpoint,
-            pool: "none".to_owned(),
+            policy: pool.undecided().clone(),
+            pool,
             started,
-            outcome: Some("cancelled"),
+            outcome: Some(Outcome::Cancelled),
             place: None,
             tokens: None,
         }
@@ -63,8 +68,15 @@ impl Record {
         self.place.take()
     }
 
-    pub(super) fn pool(&mut self, name: &str) {
-        name.clone_into(&mut self.pool);
+    /// The pool was found.
+    pub(super) fn pool(&mut self, pool: &Arc<PoolMetrics>) {
+        self.pool = pool.clone();
+        self.policy = pool.undecided().clone();
+    }
+
+    /// A policy has decided.
+    pub(super) fn decided(&mut self, policy: &Arc<PolicyMetrics>) {
+        self.policy = policy.clone();
     }
 
     /// What it takes is charged to its tenant, unless it fails before its answer.
@@ -76,16 +88,10 @@ impl Record {
         if let Some(tokens) = &self.tokens {
             tokens.void();
         }
-        self.outcome = Some(match error.blame {
-            Blame::Client => "client_error",
-            Blame::Policy => "rejected",
-            Blame::Prefill => "prefill_failed",
-            Blame::Decode => "decode_failed",
-            Blame::Host => "host_error",
-        });
+        self.outcome = Some(error.blame.into());
     }
 
-    fn set(&mut self, outcome: &'static str) {
+    fn set(&mut self, outcome: Outcome) {
         self.outcome = Some(outcome);
     }
 
@@ -95,6 +101,7 @@ impl Record {
             app: self.app.clone(),
             endpoint: self.endpoint,
             pool: self.pool.clone(),
+            policy: self.policy.clone(),
             started: self.started,
             outcome: self.outcome.take(),
             place: self.place.take(),
@@ -106,9 +113,8 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         if let Some(outcome) = self.outcome {
-            let metrics = &self.app.telemetry.metrics;
-            metrics.request(&self.pool, self.endpoint.path(), outcome);
-            metrics.phase(&self.pool, Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
+            self.pool.request(self.endpoint, outcome);
+            self.policy.phase(Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
         }
     }
 }
@@ -122,9 +128,12 @@ pub(super) struct Turn {
     pub decode: Row,
     pub prefill: Arc<Worker>,
     pub booking: Booking,
+    pub leg: Leg,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
+    /// Whether decode was given a handle.
+    moves_kv: bool,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
@@ -146,8 +155,8 @@ pub(super) struct AnswerEnd {
 
 impl Turn {
     /// The decode leg was dispatched now.
-    pub fn start(call: &Call<'_>, facts: Facts, decision: Decision, decode: Row, booking: Booking) -> Self {
-        let text = call.request.prompt_text();
+    pub fn start(attempt: Attempt<'_, '_>, decode: Row, booking: Booking, leg: Leg) -> Self {
+        let Attempt { call, facts, decision, .. } = attempt;
         Self {
             app: call.app.clone(),
             pool: call.pool.clone(),
@@ -156,12 +165,14 @@ impl Turn {
             decode,
             prefill: booking.worker().clone(),
             disaggregated: false,
+            moves_kv: false,
             prompt_tokens: None,
             booking,
             dispatched: call.app.clock.elapsed(),
-            mark: call.session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default(),
+            mark: call.mark,
             session_key: call.session_key.clone(),
-            prompt_bytes: text.len(),
+            leg,
+            prompt_bytes: call.request.prompt_text().len(),
             tokens: call.tokens.clone(),
             arrived: call.arrived,
             first_token: None,
@@ -170,8 +181,8 @@ impl Turn {
     }
 
     /// The prompt was prefilled elsewhere.
-    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>) -> Self {
-        Self { prefill, prompt_tokens, disaggregated: true, ..self }
+    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>, moves_kv: bool) -> Self {
+        Self { prefill, prompt_tokens, disaggregated: true, moves_kv, ..self }
     }
 
     /// The first event of a stream is on its way.
@@ -179,13 +190,20 @@ impl Turn {
         let now = self.app.clock.elapsed();
         self.first_token = Some(now);
         self.booking.prefilled();
+        self.leg.first_byte();
         self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
-        let took_ms = now.saturating_sub(self.dispatched).as_secs_f64() * 1_000.0;
+        let took = now.saturating_sub(self.dispatched);
+        self.phase(Phase::DecodeFirstByte, took);
+        let took_ms = took.as_secs_f64() * 1_000.0;
         let mut seen = self.booking.worker().seen();
         if self.disaggregated {
             let tokens = f64::from(self.prompt_tokens.unwrap_or(self.facts.request.prompt_tokens));
             let bytes = tokens * f64::from(self.facts.kv_bytes_per_token);
             let (step_ms, link) = (seen.decode_step.last(), seen.link_mb_per_s.value());
+            if self.moves_kv {
+                let step = Duration::try_from_secs_f64(f64::from(step_ms) / 1_000.0).unwrap_or_default();
+                self.decision.metrics.phase(Phase::Transfer, took.saturating_sub(step));
+            }
             seen.pull_overhead_ms.observe(transfer_overhead_ms(took_ms, step_ms, bytes, link), 1.0);
         } else {
             let cached = self.facts.cached_tokens.get(self.decode as usize).copied().unwrap_or(0);
@@ -202,13 +220,13 @@ impl Turn {
 
     /// A phase of this request took this long.
     pub fn phase(&self, phase: Phase, spent: Duration) {
-        self.app.telemetry.metrics.phase(&self.pool.config.name, phase, spent);
+        self.decision.metrics.phase(phase, spent);
     }
 
     /// The answer is whole.
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
-        record.set("ok");
-        self.booking.worker().seen().failures.observe(0.0, 1.0);
+        record.set(Outcome::Ok);
+        self.leg.went_well();
         let output_tokens = end.output_tokens.unwrap_or(self.generated);
         let prompt_tokens = end.prompt_tokens.or(self.prompt_tokens);
         self.measure_step(output_tokens);
@@ -223,11 +241,9 @@ impl Turn {
     }
 
     /// The answer broke after its first byte: told in the stream, never tried again.
-    pub fn break_off(self, kind: &'static str, record: &mut Record) {
-        record.set("decode_failed");
-        let worker = self.booking.worker();
-        worker.seen().failures.observe(1.0, 1.0);
-        self.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, kind);
+    pub fn break_off(mut self, failure: Failure, why: &str, record: &mut Record) {
+        record.set(Outcome::DecodeFailed);
+        self.leg.failed(failure, why);
     }
 
     /// A stream's steps are timed from its first token; a whole answer's from its dispatch, which for a
@@ -242,7 +258,11 @@ impl Turn {
             None if self.disaggregated => (self.dispatched, output_tokens),
             None => return,
         };
-        let took_ms = now.saturating_sub(since).as_secs_f64() * 1_000.0;
+        let took = now.saturating_sub(since);
+        if self.first_token.is_some() {
+            self.phase(Phase::PerToken, took / steps);
+        }
+        let took_ms = took.as_secs_f64() * 1_000.0;
         self.booking.worker().seen().decode_step.observe(took_ms, f64::from(steps), now);
     }
 

@@ -1,8 +1,12 @@
 //! What the host tells of itself: logs and metrics.
 
 pub mod admission;
+mod counted;
 mod families;
+pub mod labels;
 pub mod metrics;
+pub mod pool_metrics;
+pub mod worker_metrics;
 
 use std::collections::HashSet;
 use std::io::IsTerminal;

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use prometheus_client::registry::Registry;
 
@@ -124,11 +125,10 @@ fn without_configuration_every_key_is_a_tenant_in_one_account() {
 }
 
 fn sent(tenants: &Tenants, caller: &Caller, urgency: i32, extra: &str) -> (i32, serde_json::Value) {
-    let body = format!(r#"{{"model":"m","prompt":"x"{extra}}}"#);
-    let mut request =
-        ClientRequest::parse(Endpoint::Completions, &HeaderMap::new(), body.as_bytes()).expect("valid");
+    let body = Bytes::from(format!(r#"{{"model":"m","prompt":"x"{extra}}}"#));
+    let mut request = ClientRequest::parse(Endpoint::Completions, &HeaderMap::new(), &body).expect("valid");
     let priority = tenants.mark(caller, urgency, &mut request);
-    (priority, serde_json::from_slice(&request.body(None)).expect("JSON"))
+    (priority, serde_json::from_slice(&request.body(None).joined()).expect("JSON"))
 }
 
 #[test]
