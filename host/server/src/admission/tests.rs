@@ -111,6 +111,30 @@ async fn a_place_on_its_way_to_a_client_that_left_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_leaves_the_queue_frees_its_place_at_once() {
+    let admission = admission(1, 1);
+    let _first = place(admission.enter(0, 0));
+    drop(waiting(admission.enter(0, 0)));
+    assert_eq!(held(&admission), (1, 0));
+}
+
+/// Between the moment a client leaves and the moment its request is out of the queue, a place may be sent to it.
+#[tokio::test(start_paused = true)]
+async fn a_place_sent_to_many_that_just_left_is_not_lost() {
+    let admission = admission(1, 4);
+    let first = place(admission.enter(0, 0));
+    for _ in 0..3 {
+        let (sender, _) = oneshot::channel();
+        admission.places().enter(0, 0, || sender);
+    }
+    let last = waiting(admission.enter(0, 0));
+    drop(first);
+    assert_eq!(held(&admission), (1, 0));
+    drop(last.place(in_one_second()).await.expect("the place came on"));
+    assert_eq!(held(&admission), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn retry_after_is_measured() {
     let admission = admission(1, 10);
     assert_eq!(admission.retry_after(), RETRY_AFTER_UNMEASURED);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use hyper::header::HeaderValue;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
@@ -147,6 +147,12 @@ impl Pool {
     /// The name of one of its workers, for people.
     pub fn worker_name(&self, id: u64) -> &str {
         self.workers.iter().find(|worker| worker.id == id).map_or("?", |worker| &worker.name)
+    }
+
+    /// Headers of requests that the host itself makes to the pool's engines: their key, if they ask for one.
+    pub fn own_headers(&self) -> HeaderMap {
+        let key = self.engine_key.iter().map(|key| (AUTHORIZATION, key.clone()));
+        key.collect()
     }
 
     /// The number of this decision, counted from 0.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use hyper::header::{AUTHORIZATION, HeaderMap};
 use sluice_core::health::{Report, State};
 use sluice_core::load::Scraped;
 use tokio::task::JoinSet;
@@ -219,10 +218,7 @@ impl Probe {
 
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {
         let asked = async {
-            let mut headers = HeaderMap::new();
-            if let Some(key) = &self.pool.engine_key {
-                headers.insert(AUTHORIZATION, key.clone());
-            }
+            let headers = self.pool.own_headers();
             let response =
                 self.upstream.send(Method::GET, &self.worker.url, path, Segments::default(), headers);
             let response = response.await.map_err(|error| error.to_string())?;
