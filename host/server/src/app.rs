@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use sluice_policy::PolicyHost;
 
@@ -12,7 +11,6 @@ use crate::fleet::Fleet;
 use crate::ids::Ids;
 use crate::sessions::Sessions;
 use crate::telemetry::Telemetry;
-use crate::threads;
 use crate::upstream::Upstream;
 
 /// The host process' state.
@@ -41,6 +39,7 @@ impl App {
     /// The state at the start: nobody is up, nothing is remembered.
     pub fn new(
         config: Config,
+        upstream: Upstream,
         policies: Arc<PolicyHost>,
         telemetry: Arc<Telemetry>,
         clock: Arc<dyn Clock>,
@@ -48,10 +47,7 @@ impl App {
         Self {
             fleet: Fleet::new(&config.pools, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
-            upstream: Upstream::new(
-                Duration::from_millis(config.server.connect_timeout_ms),
-                threads::wanted(),
-            ),
+            upstream,
             policies,
             telemetry,
             clock,

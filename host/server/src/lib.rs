@@ -27,5 +27,6 @@ pub mod stall;
 pub mod telemetry;
 pub mod text_table;
 pub mod threads;
+pub mod tls;
 pub mod upstream;
 pub mod usage;

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::check_pools;
 use super::errors::Problems;
 use super::limits::{self, Bounds};
 use super::meant::{Config, Policy, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
+use super::{check_pools, check_tls};
 
 /// Request headers whose values are secrets, which no policy, decision record or log is given.
 const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
@@ -22,13 +22,15 @@ const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cook
 pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>) -> Config {
     let found_before = problems.count();
     let config = Config {
-        server: server(&written.server, problems),
+        server: server(path, &written.server, problems),
+        upstream: check_tls::upstream(path, &written.upstream, problems),
         policy: policy(path, &written.policy, problems),
         sessions: sessions(&written.sessions, problems),
         pools: check_pools::pools(&written.pools, problems),
         path: path.to_path_buf(),
     };
     if problems.count() == found_before {
+        check_tls::workers_are_known(written, &config.upstream, &config.pools, problems);
         leases_outlast_connecting(written, &config, problems);
     }
     config
@@ -57,7 +59,7 @@ fn leases_outlast_connecting(written: &Written, config: &Config, problems: &mut 
     }
 }
 
-fn server(written: &written::Server, problems: &mut Problems<'_>) -> Server {
+fn server(path: &Path, written: &written::Server, problems: &mut Problems<'_>) -> Server {
     let found_before = problems.count();
     let server = Server {
         listen: address("listen", &written.listen, limits::LISTEN, problems),
@@ -89,6 +91,7 @@ fn server(written: &written::Server, problems: &mut Problems<'_>) -> Server {
             problems,
         ),
         max_in_flight: number("max_in_flight", &written.max_in_flight, limits::MAX_IN_FLIGHT, problems),
+        tls: check_tls::server(path, written, problems),
     };
     loopback_only(written, &server, problems);
     if problems.count() == found_before {

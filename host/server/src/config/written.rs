@@ -8,7 +8,8 @@ use toml::de::DeTable;
 use super::errors::Problems;
 use super::table::{Field, Shape, Table};
 
-const ROOT: Shape = Shape { header: "this file", keys: &["server", "policy", "sessions", "pool"] };
+const ROOT: Shape =
+    Shape { header: "this file", keys: &["server", "upstream", "policy", "sessions", "pool"] };
 const SERVER: Shape = Shape {
     header: "[server]",
     keys: &[
@@ -21,8 +22,12 @@ const SERVER: Shape = Shape {
         "request_timeout_ms",
         "connect_timeout_ms",
         "max_in_flight",
+        "tls_cert_file",
+        "tls_key_file",
     ],
 };
+const UPSTREAM: Shape =
+    Shape { header: "[upstream]", keys: &["ca_file", "client_cert_file", "client_key_file"] };
 const POLICY: Shape = Shape {
     header: "[policy]",
     keys: &["folder", "default", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
@@ -46,11 +51,12 @@ const WORKER: Shape =
     Shape { header: "[[pool.worker]]", keys: &["name", "role", "url", "can_prefill", "zone"] };
 
 /// Every kind of table.
-pub(super) const SHAPES: [&Shape; 6] = [&ROOT, &SERVER, &POLICY, &SESSIONS, &POOL, &WORKER];
+pub(super) const SHAPES: [&Shape; 7] = [&ROOT, &SERVER, &UPSTREAM, &POLICY, &SESSIONS, &POOL, &WORKER];
 
 /// The whole file.
 pub(super) struct Written {
     pub(super) server: Server,
+    pub(super) upstream: Upstream,
     pub(super) policy: Policy,
     pub(super) sessions: Sessions,
     pub(super) pools: Vec<Pool>,
@@ -67,6 +73,15 @@ pub(super) struct Server {
     pub(super) request_timeout_ms: Field<i128>,
     pub(super) connect_timeout_ms: Field<i128>,
     pub(super) max_in_flight: Field<i128>,
+    pub(super) tls_cert_file: Field<String>,
+    pub(super) tls_key_file: Field<String>,
+}
+
+/// `[upstream]`
+pub(super) struct Upstream {
+    pub(super) ca_file: Field<String>,
+    pub(super) client_cert_file: Field<String>,
+    pub(super) client_key_file: Field<String>,
 }
 
 /// `[policy]`
@@ -113,6 +128,7 @@ pub(super) struct Worker {
 pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> Written {
     let mut root = Table::new(&ROOT, root);
     let server = server(root.table("server", &SERVER, problems), problems);
+    let upstream = upstream(root.table("upstream", &UPSTREAM, problems), problems);
     let policy = policy(root.table("policy", &POLICY, problems), problems);
     let sessions = sessions(root.table("sessions", &SESSIONS, problems), problems);
     let pools = root.required_tables("pool", &POOL, problems, |problems| {
@@ -120,7 +136,7 @@ pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> W
     });
     let pools = pools.into_iter().map(|table| pool(table, problems)).collect();
     root.finish(&SHAPES, problems);
-    Written { server, policy, sessions, pools }
+    Written { server, upstream, policy, sessions, pools }
 }
 
 fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
@@ -134,9 +150,21 @@ fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
         request_timeout_ms: table.number("request_timeout_ms", problems),
         connect_timeout_ms: table.number("connect_timeout_ms", problems),
         max_in_flight: table.number("max_in_flight", problems),
+        tls_cert_file: table.text("tls_cert_file", problems),
+        tls_key_file: table.text("tls_key_file", problems),
     };
     table.finish(&SHAPES, problems);
     server
+}
+
+fn upstream(mut table: Table<'_>, problems: &mut Problems<'_>) -> Upstream {
+    let upstream = Upstream {
+        ca_file: table.text("ca_file", problems),
+        client_cert_file: table.text("client_cert_file", problems),
+        client_key_file: table.text("client_key_file", problems),
+    };
+    table.finish(&SHAPES, problems);
+    upstream
 }
 
 fn policy(mut table: Table<'_>, problems: &mut Problems<'_>) -> Policy {
