@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bad_answers;
+mod certificates;
 mod config;
 mod disconnect;
 mod drain;
@@ -10,6 +11,7 @@ mod edges;
 mod errors;
 mod flows;
 mod hold_times;
+mod ipv6;
 mod legs;
 mod limits;
 mod passthrough;
@@ -22,6 +24,7 @@ mod signals;
 mod stale_connections;
 mod streams;
 mod surface;
+mod tls;
 mod usage;
 mod workers;
 
