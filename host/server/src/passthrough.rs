@@ -24,8 +24,9 @@ use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::content_type;
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
-use crate::pipeline::{ATTEMPTS_AT_MOST, Failed, answer, busy, call, read_body};
+use crate::pipeline::{ATTEMPTS_AT_MOST, answer, busy, call, read_body};
 use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
+use crate::telemetry::labels::Retry;
 use attempt::{Answered, Passage};
 use outcome::Outcome;
 use paths::Path;
@@ -55,8 +56,8 @@ pub async fn serve(
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        Ok(Answered::Stream { body, booking }) => {
-            let passing = Passing::new(body, path.fate, booking, outcome, deadline);
+        Ok(Answered::Stream { body, booking, leg }) => {
+            let passing = Passing::new(body, path.fate, booking, leg, outcome, deadline);
             answer::stream(Either::Left(Either::Right(passing)))
         }
         Err(error) => {
@@ -99,19 +100,21 @@ async fn answered(
         id,
         deadline,
     };
-    let mut failed = Vec::new();
+    let mut unwanted = Vec::new();
     let mut attempt = 0;
+    let mut worker = passage.choose(&unwanted)?;
     loop {
-        let (reason, worker, error) = match passage.attempt(&failed, attempt).await {
+        let failed = match passage.attempt(&worker, attempt).await {
             Ok(answered) => return Ok(answered),
-            Err(Failed::Final(error)) => return Err(error),
-            Err(Failed::Retry { reason, worker, error }) => (reason, worker, error),
+            Err(failed) => failed,
         };
-        failed.extend(worker);
         attempt += 1;
-        if attempt == ATTEMPTS_AT_MOST {
-            return Err(error);
-        }
-        passage.pool.metrics.retry(reason);
+        let again = attempt < ATTEMPTS_AT_MOST && failed.failure.is_retryable();
+        unwanted.extend(failed.worker);
+        worker = match passage.choose(&unwanted) {
+            Ok(next) if again && passage.pool.may_retry() => next,
+            _ => return Err(failed.error),
+        };
+        passage.pool.metrics.retry(Retry::After(failed.failure));
     }
 }

@@ -4,27 +4,28 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::response::Parts;
 use hyper::{Method, StatusCode};
 use serde::de::IgnoredAny;
 use sluice_core::default_policy::fewest_requests;
 use sluice_core::facts::Row;
-use sluice_core::health::Report;
+use sluice_core::failure::Failure;
 use sluice_core::load::Share;
 use tokio::time::{Instant, timeout_at};
 
 use super::paths::{Fate, Path};
 use crate::app::App;
-use crate::fleet::{Booking, Pool, Worker};
+use crate::fleet::{Booking, Leg, Pool, Worker};
 use crate::http::body::{self, ReadError};
 use crate::http::error::{ApiError, Blame};
 use crate::http::internal;
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::ids::RequestId;
-use crate::pipeline::{Failed, REQUEST_ID_HEADER, answer, dispatch};
-use crate::telemetry::labels::{Leg, LegFailure, Retry};
-use crate::upstream::{UpstreamBody, UpstreamError};
+use crate::pipeline::attempt::Failed;
+use crate::pipeline::{REQUEST_ID_HEADER, answer, dispatch, refusal};
+use crate::upstream::UpstreamBody;
 
 /// What stays the same over all attempts.
 pub(super) struct Passage<'a> {
@@ -58,15 +59,16 @@ pub(super) enum Answered {
         body: UpstreamBody,
         /// Load, until it ends.
         booking: Booking,
+        /// To be told how it ended.
+        leg: Leg,
     },
 }
 
 impl Passage<'_> {
-    /// Asks one worker, one that did not fail this request if there is any.
-    pub async fn attempt(&self, failed: &[u64], attempt: u32) -> Result<Answered, Failed> {
-        let worker = self.choose(failed).map_err(Failed::Final)?;
+    /// Asks one worker.
+    pub async fn attempt(&self, worker: &Arc<Worker>, attempt: u32) -> Result<Answered, Failed> {
         let booking = Booking::new(worker.clone(), self.share());
-        worker.metrics.leg(Leg::Passthrough);
+        let mut leg = Leg::passed(&self.pool, worker);
         let sending = self.app.upstream.send(
             Method::POST,
             &worker.url,
@@ -76,38 +78,40 @@ impl Passage<'_> {
         );
         let response = match timeout_at(self.deadline, sending).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.unsent(&worker, &error)),
-            Err(_) => return Err(self.timed_out(&worker)),
+            Ok(Err(error)) => return Err(dispatch::unanswered(&mut leg, Blame::Decode, &error)),
+            Err(_) => return Err(self.timed_out(&mut leg)),
         };
         let (head, body) = response.into_parts();
         if head.status.is_success() && answer::is_event_stream(&head.headers) {
-            return Ok(Answered::Stream { body, booking });
+            leg.first_byte();
+            return Ok(Answered::Stream { body, booking, leg });
         }
         let read = timeout_at(self.deadline, body::read(body, dispatch::ANSWER_BYTES_AT_MOST)).await;
         let bytes = match read {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => {
-                let failed = self.failed(&worker, LegFailure::Broken, &error.to_string());
-                return Err(match (error, failed) {
+                let failure = match error {
                     // Another worker's answer would be as long.
-                    (ReadError::TooLong { .. }, Failed::Retry { error, .. }) => Failed::Final(error),
-                    (_, failed) => failed,
-                });
+                    ReadError::TooLong { .. } => Failure::TooLong,
+                    ReadError::Broken(_) => Failure::BrokeOff,
+                };
+                let message = format!("worker {:?}: {error}", worker.name);
+                return Err(dispatch::fail(&mut leg, Blame::Decode, failure, "worker_broke_off", message));
             }
-            Err(_) => return Err(self.timed_out(&worker)),
+            Err(_) => return Err(self.timed_out(&mut leg)),
         };
         if !head.status.is_success() {
-            return Err(self.refused(&worker, head.status, &head.headers, &bytes));
+            return Err(self.refused(&mut leg, &head, &bytes));
         }
         let kind = head.headers.get(CONTENT_TYPE).cloned();
-        let bytes = checked(kind.as_ref(), bytes).map_err(|what| {
-            self.failed(&worker, LegFailure::NoAnswer, &format!("answered 200, but {what}"))
-        })?;
-        worker.seen().failures.observe(0.0, 1.0);
+        let bytes = checked(kind.as_ref(), bytes)
+            .map_err(|what| dispatch::no_answer(&mut leg, Blame::Decode, Failure::NoAnswer, what))?;
+        leg.went_well();
         Ok(Answered::Whole { status: head.status, kind, bytes })
     }
 
-    fn choose(&self, failed: &[u64]) -> Result<Arc<Worker>, ApiError> {
+    /// Who is asked: one that did not fail this request, if there is any.
+    pub fn choose(&self, failed: &[u64]) -> Result<Arc<Worker>, ApiError> {
         let table = self.pool.table();
         let load = table.load();
         let alone = matches!(self.path.fate, Fate::Generates(_));
@@ -153,68 +157,35 @@ impl Passage<'_> {
         headers
     }
 
-    /// No answer's head came.
-    fn unsent(&self, worker: &Worker, error: &UpstreamError) -> Failed {
-        match error {
-            UpstreamError::Local { .. } => {
-                worker.metrics.leg_failure(LegFailure::Local);
-                Failed::Final(dispatch::host_short(error))
-            }
-            UpstreamError::Connect { .. } => {
-                worker.seen().last_error = Some(error.to_string());
-                if self.pool.report(worker, Report::ConnectFailed).is_some() {
-                    tracing::warn!(pool = worker.pool, worker = worker.name, "worker is down: {error}");
-                }
-                self.failed(worker, LegFailure::Connect, &error.to_string())
-            }
-            UpstreamError::Broken { .. } => self.failed(worker, LegFailure::Broken, &error.to_string()),
-        }
-    }
-
-    /// The worker failed, and nothing reached the client.
-    fn failed(&self, worker: &Worker, failure: LegFailure, what: &str) -> Failed {
-        worker.seen().failures.observe(1.0, 1.0);
-        worker.metrics.leg_failure(failure);
-        let (reason, code) = match failure {
-            LegFailure::Connect => (Retry::Connect, "worker_unreachable"),
-            LegFailure::NoAnswer => (Retry::NoAnswer, "no_answer"),
-            _ => (Retry::Broken, "worker_broke_off"),
-        };
-        let message = format!("worker {:?}: {what}", worker.name);
-        let error = ApiError::new(StatusCode::BAD_GATEWAY, Blame::Decode, code, message);
-        Failed::Retry { reason, worker: Some(worker.id), error }
-    }
-
-    fn refused(&self, worker: &Worker, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Failed {
-        if status == StatusCode::NOT_FOUND && is_unknown_path(body) {
+    fn refused(&self, leg: &mut Leg, head: &Parts, body: &[u8]) -> Failed {
+        if head.status == StatusCode::NOT_FOUND && is_unknown_path(body) {
             let message = format!(
                 "the engines of pool {:?} do not serve {}: worker {:?} does not know the path",
-                self.pool.config.name, self.path.path, worker.name
+                self.pool.config.name,
+                self.path.path,
+                leg.worker().name
             );
-            return Failed::Final(ApiError::new(status, Blame::Client, "path_not_served", message));
+            leg.failed(Failure::Refused, &message);
+            let error = ApiError::new(head.status, Blame::Client, "path_not_served", message);
+            return Failed { failure: Failure::Refused, worker: None, error };
         }
-        let mut error = dispatch::told(worker, Blame::Decode, status, body);
-        let seconds = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
-        error.retry_after_ms = seconds.map(|seconds| seconds.saturating_mul(1_000));
-        // What an engine was not built to do, no other of its pool was.
-        if !status.is_server_error() || status == StatusCode::NOT_IMPLEMENTED {
-            worker.seen().failures.observe(0.0, 1.0);
-            return Failed::Final(error);
+        if head.status == StatusCode::NOT_IMPLEMENTED {
+            // What an engine was not built to do, no other of its pool was.
+            let error = refusal::told(leg.worker(), Blame::Decode, head.status, body);
+            leg.failed(Failure::Refused, &error.message);
+            return Failed { failure: Failure::Refused, worker: None, error };
         }
-        worker.seen().failures.observe(1.0, 1.0);
-        worker.metrics.leg_failure(LegFailure::Status5xx);
-        Failed::Retry { reason: Retry::Status5xx, worker: Some(worker.id), error }
+        refusal::refusal(leg, Blame::Decode, head, body)
     }
 
-    fn timed_out(&self, worker: &Worker) -> Failed {
-        worker.seen().failures.observe(1.0, 1.0);
-        worker.metrics.leg_failure(LegFailure::Timeout);
+    fn timed_out(&self, leg: &mut Leg) -> Failed {
         let limit = self.app.config.server.request_timeout_ms;
         let message = format!(
             "worker {:?} did not answer within the request's {limit} ms (server.request_timeout_ms)",
-            worker.name
+            leg.worker().name
         );
-        Failed::Final(ApiError::new(StatusCode::GATEWAY_TIMEOUT, Blame::Decode, "timeout", message))
+        let failed = dispatch::fail(leg, Blame::Decode, Failure::OutOfTime, "timeout", message);
+        Failed { error: ApiError { status: StatusCode::GATEWAY_TIMEOUT, ..failed.error }, ..failed }
     }
 }
 

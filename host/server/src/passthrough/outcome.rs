@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use super::paths::Path;
 use crate::app::{App, Place};
-use crate::fleet::Worker;
 use crate::http::error::ApiError;
-use crate::telemetry::labels::{self, LegFailure, Phase};
+use crate::telemetry::labels::{self, Phase};
 use crate::telemetry::pool_metrics::PoolMetrics;
 
 /// Exactly one outcome is counted when this is dropped, and the request's place is given back.
@@ -58,11 +57,9 @@ impl Outcome {
         self.outcome = error.blame.into();
     }
 
-    /// The answer broke after its first byte: the worker failed, and the client is told in the stream.
-    pub fn broke(&mut self, worker: &Worker, kind: LegFailure) {
+    /// The answer broke after its first byte: the client is told in the stream.
+    pub fn broke(&mut self) {
         self.outcome = labels::Outcome::DecodeFailed;
-        worker.seen().failures.observe(1.0, 1.0);
-        worker.metrics.leg_failure(kind);
     }
 }
 

@@ -10,15 +10,15 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame};
 use serde_json::json;
+use sluice_core::failure::Failure;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::outcome::Outcome;
 use super::paths::Fate;
-use crate::fleet::Booking;
+use crate::fleet::{Booking, Leg};
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
-use crate::telemetry::labels::LegFailure;
 use crate::upstream::UpstreamBody;
 
 /// How long an engine may take to end its stream after its last event. Past it the answer is over all the same, and
@@ -34,6 +34,7 @@ struct Running {
     deadline: Pin<Box<Sleep>>,
     progress: Progress,
     booking: Booking,
+    leg: Leg,
     outcome: Outcome,
 }
 
@@ -42,6 +43,7 @@ impl Passing {
         upstream: UpstreamBody,
         fate: Fate,
         booking: Booking,
+        leg: Leg,
         outcome: Outcome,
         deadline: Instant,
     ) -> Self {
@@ -51,6 +53,7 @@ impl Passing {
             deadline: Box::pin(sleep_until(deadline)),
             progress: Progress::of(fate),
             booking,
+            leg,
             outcome,
         })))
     }
@@ -59,14 +62,14 @@ impl Passing {
     fn end(&mut self) -> Option<Result<Frame<Bytes>, Infallible>> {
         let whole = self.0.as_ref()?.progress.is_whole();
         if !whole {
-            return self.cut(LegFailure::Broken, "stream_broken", "broke the stream off");
+            return self.cut(Failure::BrokeOff, "stream_broken", "broke the stream off");
         }
         let mut running = *self.0.take()?;
-        let worker = running.booking.worker();
         if running.progress.failed {
-            running.outcome.broke(worker, LegFailure::ErrorEvent);
+            running.leg.failed(Failure::ErrorInAnswer, "it sent an error event");
+            running.outcome.broke();
         } else {
-            worker.seen().failures.observe(0.0, 1.0);
+            running.leg.went_well();
             running.outcome.ok();
         }
         None
@@ -75,14 +78,15 @@ impl Passing {
     /// Tells the client that the stream broke: half an answer must not pass for a whole one.
     fn cut(
         &mut self,
-        kind: LegFailure,
+        failure: Failure,
         code: &'static str,
         what: &str,
     ) -> Option<Result<Frame<Bytes>, Infallible>> {
         let mut running = *self.0.take()?;
         let worker = running.booking.worker();
         let message = format!("worker {:?} {what}; the answer is incomplete", worker.name);
-        running.outcome.broke(worker, kind);
+        running.leg.failed(failure, &message);
+        running.outcome.broke();
         let error = ApiError::new(StatusCode::BAD_GATEWAY, Blame::Decode, code, message);
         Some(Ok(Frame::data(error_event(&error))))
     }
@@ -113,25 +117,21 @@ impl Body for Passing {
                     return Poll::Ready(self.end());
                 }
                 let what = "did not end its stream within server.request_timeout_ms";
-                return Poll::Ready(self.cut(LegFailure::Timeout, "timeout", what));
+                return Poll::Ready(self.cut(Failure::OutOfTime, "timeout", what));
             }
             let chunk = match Pin::new(&mut running.upstream).poll_frame(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(self.end()),
                 Poll::Ready(Some(Err(_))) if running.progress.ended => return Poll::Ready(self.end()),
                 Poll::Ready(Some(Err(_))) => {
-                    return Poll::Ready(self.cut(
-                        LegFailure::Broken,
-                        "stream_broken",
-                        "broke the stream off",
-                    ));
+                    return Poll::Ready(self.cut(Failure::BrokeOff, "stream_broken", "broke the stream off"));
                 }
                 Poll::Ready(Some(Ok(frame))) => frame.into_data(),
             };
             let Ok(chunk) = chunk else { continue };
             let Ok(events) = running.splitter.push(chunk) else {
                 return Poll::Ready(self.cut(
-                    LegFailure::Garbage,
+                    Failure::TooLong,
                     "stream_garbage",
                     "sent an event that is too long",
                 ));
