@@ -4,6 +4,7 @@
 
 mod admission;
 mod bad_answers;
+mod certificates;
 mod config;
 mod disconnect;
 mod drain;
@@ -11,6 +12,7 @@ mod edges;
 mod errors;
 mod flows;
 mod hold_times;
+mod ipv6;
 mod legs;
 mod limits;
 mod passthrough;
@@ -24,6 +26,7 @@ mod stale_connections;
 mod streams;
 mod surface;
 mod tenants;
+mod tls;
 mod usage;
 mod workers;
 

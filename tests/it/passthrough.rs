@@ -156,6 +156,7 @@ async fn generating_paths_need_a_worker_that_serves_alone() {
             Who::Nobody => assert_eq!(reply.status, 415, "{path}"),
         }
     }
+    assert_eq!(host.metrics().await.unwrap().sum("sluice_retries_total", &[]), 0.0);
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use sluice_core::admission::Room;
 use sluice_policy::PolicyHost;
@@ -17,7 +16,6 @@ use crate::sessions::Sessions;
 use crate::telemetry::Telemetry;
 use crate::telemetry::admission::AdmissionMetrics;
 use crate::tenants::Tenants;
-use crate::threads;
 use crate::upstream::Upstream;
 
 /// The host process' state.
@@ -52,6 +50,7 @@ impl App {
     pub fn new(
         config: Config,
         secrets: &Secrets,
+        upstream: Upstream,
         policies: Arc<PolicyHost>,
         telemetry: Arc<Telemetry>,
         clock: Arc<dyn Clock>,
@@ -69,10 +68,7 @@ impl App {
             tenants,
             fleet: Fleet::new(&config.pools, secrets, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
-            upstream: Upstream::new(
-                Duration::from_millis(config.server.connect_timeout_ms),
-                threads::wanted(),
-            ),
+            upstream,
             policies,
             telemetry,
             clock,

@@ -31,5 +31,6 @@ pub mod telemetry;
 pub mod tenants;
 pub mod text_table;
 pub mod threads;
+pub mod tls;
 pub mod upstream;
 pub mod usage;

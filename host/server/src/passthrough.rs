@@ -116,17 +116,19 @@ async fn answered(
     };
     let mut unwanted = Vec::new();
     let mut attempt = 0;
+    let mut worker = passage.choose(&unwanted)?;
     loop {
-        let failed = match passage.attempt(&unwanted, attempt).await {
+        let failed = match passage.attempt(&worker, attempt).await {
             Ok(answered) => return Ok(answered),
             Err(failed) => failed,
         };
         attempt += 1;
         let again = attempt < ATTEMPTS_AT_MOST && failed.failure.is_retryable();
-        if !again || !passage.pool.may_retry() {
-            return Err(failed.error);
-        }
         unwanted.extend(failed.worker);
+        worker = match passage.choose(&unwanted) {
+            Ok(next) if again && passage.pool.may_retry() => next,
+            _ => return Err(failed.error),
+        };
         passage.pool.metrics.retry(Retry::After(failed.failure));
     }
 }

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep};
+use tokio_rustls::TlsAcceptor;
 
 use crate::HarnessError;
 use crate::odd_connections::{raw_connection, short_connection};
@@ -173,6 +174,9 @@ pub struct MockEngine {
     _tasks: JoinSet<()>,
 }
 
+/// Where mocks listen unless told otherwise.
+const LOOPBACK: &str = "127.0.0.1:0";
+
 type Script = dyn Fn(&Recorded) -> Canned + Send + Sync;
 
 impl MockEngine {
@@ -180,12 +184,23 @@ impl MockEngine {
     pub async fn start(
         script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
     ) -> Result<Self, HarnessError> {
+        Self::start_at(LOOPBACK, None, script).await
+    }
+
+    /// The same at an address of choice, over TLS if there is an acceptor.
+    pub async fn start_at(
+        address: &str,
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
+    ) -> Result<Self, HarnessError> {
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let script: Arc<Script> = Arc::new(script);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let answering = Arc::new(AtomicUsize::new(0));
         let (recorder, counter) = (seen.clone(), answering.clone());
-        let engine = Self::listen(seen, move |stream| {
+        let engine = Self::listen(address, seen, move |stream| {
             let (script, seen, answering) = (script.clone(), recorder.clone(), counter.clone());
+            let tls = tls.clone();
             async move {
                 let service = service_fn(move |request| {
                     let (script, seen, answering) = (script.clone(), seen.clone(), answering.clone());
@@ -198,11 +213,18 @@ impl MockEngine {
                     }
                 });
                 // A connection that breaks is part of the play.
-                let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                let http = http1::Builder::new();
+                if let Some(tls) = tls {
+                    let Ok(stream) = tls.accept(stream).await else { return };
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                } else {
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                }
             }
         })
         .await?;
-        Ok(Self { answering, ..engine })
+        let url = engine.url.replacen("http", scheme, 1);
+        Ok(Self { answering, url, ..engine })
     }
 
     /// An engine that prefills and decodes, always with the same words.
@@ -213,7 +235,7 @@ impl MockEngine {
 
     /// A server that is healthy, and answers generation requests with these very bytes, HTTP or not.
     pub async fn raw(bytes: &'static [u8]) -> Result<Self, HarnessError> {
-        Self::listen(Arc::default(), move |stream| async move {
+        Self::listen(LOOPBACK, Arc::default(), move |stream| async move {
             let _ = raw_connection(stream, bytes).await;
         })
         .await
@@ -224,7 +246,7 @@ impl MockEngine {
     pub async fn one_answer_a_connection(closes: Closes) -> Result<Self, HarnessError> {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let recorder = seen.clone();
-        Self::listen(seen, move |stream| {
+        Self::listen(LOOPBACK, seen, move |stream| {
             let seen = recorder.clone();
             async move {
                 let _ = short_connection(stream, closes, &seen).await;
@@ -233,12 +255,16 @@ impl MockEngine {
         .await
     }
 
-    async fn listen<F, R>(seen: Arc<Mutex<Vec<Recorded>>>, serve: F) -> Result<Self, HarnessError>
+    async fn listen<F, R>(
+        address: &str,
+        seen: Arc<Mutex<Vec<Recorded>>>,
+        serve: F,
+    ) -> Result<Self, HarnessError>
     where
         F: Fn(TcpStream) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(HarnessError::io("listen"))?;
+        let listener = TcpListener::bind(address).await.map_err(HarnessError::io("listen"))?;
         let address = listener.local_addr().map_err(HarnessError::io("listen"))?;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::check_pools;
-use super::check_tenants;
 use super::errors::Problems;
 use super::limits::{self, Bounds};
 use super::meant::{Config, Policy, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
+use super::{check_pools, check_tenants, check_tls};
 
 /// Request headers whose values are secrets, which no policy, decision record or log is given.
 pub(super) const SECRET_HEADERS: [&str; 5] =
@@ -24,7 +23,8 @@ pub(super) const SECRET_HEADERS: [&str; 5] =
 pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>) -> Config {
     let found_before = problems.count();
     let config = Config {
-        server: server(&written.server, problems),
+        server: server(path, &written.server, problems),
+        upstream: check_tls::upstream(path, &written.upstream, problems),
         policy: policy(path, &written.policy, problems),
         sessions: sessions(&written.sessions, problems),
         tenants: check_tenants::tenants(path, &written.tenants, problems),
@@ -32,6 +32,7 @@ pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>)
         path: path.to_path_buf(),
     };
     if problems.count() == found_before {
+        check_tls::workers_are_known(written, &config.upstream, &config.pools, problems);
         leases_outlast_connecting(written, &config, problems);
     }
     config
@@ -60,7 +61,7 @@ fn leases_outlast_connecting(written: &Written, config: &Config, problems: &mut 
     }
 }
 
-fn server(written: &written::Server, problems: &mut Problems<'_>) -> Server {
+fn server(path: &Path, written: &written::Server, problems: &mut Problems<'_>) -> Server {
     let found_before = problems.count();
     let server = Server {
         listen: address("listen", &written.listen, limits::LISTEN, problems),
@@ -105,6 +106,7 @@ fn server(written: &written::Server, problems: &mut Problems<'_>) -> Server {
             limits::QUEUE_TIMEOUT_MS,
             problems,
         ),
+        tls: check_tls::server(path, written, problems),
     };
     loopback_only(written, &server, problems);
     if problems.count() == found_before {

@@ -14,6 +14,8 @@ use crate::tenants::KeyDigest;
 pub struct Config {
     /// Listeners, timeouts and sizes.
     pub server: Server,
+    /// How connections to workers are secured.
+    pub upstream: UpstreamTls,
     /// Who decides, and within which limits.
     pub policy: Policy,
     /// What is remembered between the turns of a conversation.
@@ -53,6 +55,26 @@ pub struct Server {
     pub max_queued: usize,
     /// How long a request may wait for a place; `request_timeout_ms` ends it as well.
     pub queue_timeout_ms: u64,
+    /// The certificate that clients see; `None` serves plain HTTP.
+    pub tls: Option<Tls>,
+}
+
+/// A certificate and its key, each a PEM file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate, and those between it and its authority.
+    pub cert_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+}
+
+/// `[upstream]`: for workers whose url is https.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// Authorities that sign workers' certificates, in PEM. There is one if any worker's url is https.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that this host shows to workers that ask for one.
+    pub client: Option<Tls>,
 }
 
 /// `[policy]`

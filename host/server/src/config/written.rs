@@ -8,8 +8,10 @@ use toml::de::DeTable;
 use super::errors::Problems;
 use super::table::{Field, Shape, Table};
 
-const ROOT: Shape =
-    Shape { header: "this file", keys: &["server", "policy", "sessions", "tenants", "tenant", "pool"] };
+const ROOT: Shape = Shape {
+    header: "this file",
+    keys: &["server", "upstream", "policy", "sessions", "tenants", "tenant", "pool"],
+};
 const SERVER: Shape = Shape {
     header: "[server]",
     keys: &[
@@ -25,8 +27,12 @@ const SERVER: Shape = Shape {
         "max_in_flight",
         "max_queued",
         "queue_timeout_ms",
+        "tls_cert_file",
+        "tls_key_file",
     ],
 };
+const UPSTREAM: Shape =
+    Shape { header: "[upstream]", keys: &["ca_file", "client_cert_file", "client_key_file"] };
 const POLICY: Shape = Shape {
     header: "[policy]",
     keys: &["folder", "default", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
@@ -59,12 +65,13 @@ const WORKER: Shape =
     Shape { header: "[[pool.worker]]", keys: &["name", "role", "url", "can_prefill", "zone"] };
 
 /// Every kind of table.
-pub(super) const SHAPES: [&Shape; 8] =
-    [&ROOT, &SERVER, &POLICY, &SESSIONS, &TENANTS, &TENANT, &POOL, &WORKER];
+pub(super) const SHAPES: [&Shape; 9] =
+    [&ROOT, &SERVER, &UPSTREAM, &POLICY, &SESSIONS, &TENANTS, &TENANT, &POOL, &WORKER];
 
 /// The whole file.
 pub(super) struct Written {
     pub(super) server: Server,
+    pub(super) upstream: Upstream,
     pub(super) policy: Policy,
     pub(super) sessions: Sessions,
     pub(super) tenants: Tenants,
@@ -85,6 +92,15 @@ pub(super) struct Server {
     pub(super) max_in_flight: Field<i128>,
     pub(super) max_queued: Field<i128>,
     pub(super) queue_timeout_ms: Field<i128>,
+    pub(super) tls_cert_file: Field<String>,
+    pub(super) tls_key_file: Field<String>,
+}
+
+/// `[upstream]`
+pub(super) struct Upstream {
+    pub(super) ca_file: Field<String>,
+    pub(super) client_cert_file: Field<String>,
+    pub(super) client_key_file: Field<String>,
 }
 
 /// `[policy]`
@@ -155,6 +171,7 @@ pub(super) struct Worker {
 pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> Written {
     let mut root = Table::new(&ROOT, root);
     let server = server(root.table("server", &SERVER, problems), problems);
+    let upstream = upstream(root.table("upstream", &UPSTREAM, problems), problems);
     let policy = policy(root.table("policy", &POLICY, problems), problems);
     let sessions = sessions(root.table("sessions", &SESSIONS, problems), problems);
     let tenants = tenants(&mut root, problems);
@@ -163,7 +180,7 @@ pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> W
     });
     let pools = pools.into_iter().map(|table| pool(table, problems)).collect();
     root.finish(&SHAPES, problems);
-    Written { server, policy, sessions, tenants, pools }
+    Written { server, upstream, policy, sessions, tenants, pools }
 }
 
 fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
@@ -180,9 +197,21 @@ fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
         max_in_flight: table.number("max_in_flight", problems),
         max_queued: table.number("max_queued", problems),
         queue_timeout_ms: table.number("queue_timeout_ms", problems),
+        tls_cert_file: table.text("tls_cert_file", problems),
+        tls_key_file: table.text("tls_key_file", problems),
     };
     table.finish(&SHAPES, problems);
     server
+}
+
+fn upstream(mut table: Table<'_>, problems: &mut Problems<'_>) -> Upstream {
+    let upstream = Upstream {
+        ca_file: table.text("ca_file", problems),
+        client_cert_file: table.text("client_cert_file", problems),
+        client_key_file: table.text("client_key_file", problems),
+    };
+    table.finish(&SHAPES, problems);
+    upstream
 }
 
 fn policy(mut table: Table<'_>, problems: &mut Problems<'_>) -> Policy {

@@ -65,15 +65,10 @@ pub(super) enum Answered {
 }
 
 impl Passage<'_> {
-    /// Asks one worker, one that did not fail this request if there is any.
-    pub async fn attempt(&self, failed: &[u64], attempt: u32) -> Result<Answered, Failed> {
-        let worker = self.choose(failed).map_err(|error| Failed {
-            failure: Failure::NoDecodeWorker,
-            worker: None,
-            error,
-        })?;
+    /// Asks one worker.
+    pub async fn attempt(&self, worker: &Arc<Worker>, attempt: u32) -> Result<Answered, Failed> {
         let booking = Booking::new(worker.clone(), self.share());
-        let mut leg = Leg::passed(&self.pool, &worker);
+        let mut leg = Leg::passed(&self.pool, worker);
         let sending = self.app.upstream.send(
             Method::POST,
             &worker.url,
@@ -115,7 +110,8 @@ impl Passage<'_> {
         Ok(Answered::Whole { status: head.status, kind, bytes })
     }
 
-    fn choose(&self, failed: &[u64]) -> Result<Arc<Worker>, ApiError> {
+    /// Who is asked: one that did not fail this request, if there is any.
+    pub fn choose(&self, failed: &[u64]) -> Result<Arc<Worker>, ApiError> {
         let table = self.pool.table();
         let load = table.load();
         let alone = matches!(self.path.fate, Fate::Generates(_));

@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_core::facts::Role;
 
-use super::families::{Policies, Requests, Workers};
+use super::families::{Policies, Requests, Tls, Workers};
 use super::pool_metrics::{NONE, PoolMetrics};
 use super::worker_metrics::WorkerMetrics;
 
@@ -19,6 +20,7 @@ pub struct Metrics {
     requests: Requests,
     policies: Policies,
     workers: Workers,
+    tls: Tls,
     no_pool: Arc<PoolMetrics>,
 }
 
@@ -32,6 +34,7 @@ impl Default for Metrics {
             requests,
             policies,
             workers: Workers::register(&mut registry),
+            tls: Tls::register(&mut registry),
             registry: Mutex::new(registry),
         }
     }
@@ -70,6 +73,16 @@ impl Metrics {
     /// A policy file was refused.
     pub fn refused(&self, policy: &str) {
         self.policies.refusals.get_or_create(&[("policy", policy.into())]).inc();
+    }
+
+    /// New certificate files were found: taken or refused.
+    pub fn tls_renewal(&self, outcome: &str) {
+        self.tls.renewals.get_or_create(&[("outcome", outcome.into())]).inc();
+    }
+
+    /// TLS handshakes of clients that failed.
+    pub fn tls_handshake_failures(&self) -> &Counter {
+        &self.tls.handshake_failures
     }
 
     /// Requests in flight.
