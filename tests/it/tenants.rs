@@ -157,6 +157,34 @@ async fn a_gateways_header_names_the_tenant_and_stays_here() {
     }
 }
 
+/// Paths that are passed to one worker know tenants too.
+#[tokio::test]
+async fn passed_requests_are_their_tenants() {
+    let engine = MockEngine::well_behaved().await.unwrap();
+    let plan = HostPlan::new(Mode::Unified).worker("unified", engine.url());
+    let tables = two_tenants("priority_min = 1", "tokens_per_minute = 100").await;
+    let host = host(plan, &tables).await;
+    let mut body = json!({"model": "emulated", "input": "hi", "max_output_tokens": 50, "cache_salt": "mine"});
+    let post = async |body: &Value, headers: &[(&str, &str)]| {
+        let request = host.client().request(Method::POST, "/v1/responses", body.to_string().into(), headers);
+        request.await.unwrap()
+    };
+    assert_eq!(post(&body, &[]).await.status, 401);
+    assert_eq!(engine.seen().len(), 0);
+    assert_eq!(post(&body, &[("authorization", "Bearer sk-search")]).await.status, 200);
+    let seen = engine.seen().remove(0);
+    assert_eq!((seen.header("authorization"), &seen.body["priority"]), (None, &json!(1)));
+    assert_eq!(seen.body["cache_salt"].as_str().unwrap().len(), 64);
+    // The engine counts 9 tokens; what was reserved beyond them comes back.
+    for (max_output_tokens, status) in [(60, 200), (60, 200), (100, 400)] {
+        body["max_output_tokens"] = json!(max_output_tokens);
+        let answer = post(&body, &[("authorization", "Bearer sk-batch")]).await;
+        assert_eq!(answer.status, status, "{}", answer.text());
+    }
+    let labels = [("tenant", "batch"), ("reason", "tokens_above_limit")];
+    assert_eq!(host.metrics().await.unwrap().sum("sluice_refused_requests_total", &labels), 1.0);
+}
+
 #[tokio::test]
 async fn limits_are_told_with_a_time_to_come_back() {
     const CHUNK: &str = r#"{"id":"c","choices":[{"index":0,"text":" a","finish_reason":null}]}"#;
