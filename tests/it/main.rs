@@ -26,6 +26,7 @@ mod streams;
 mod surface;
 mod tls;
 mod usage;
+mod wire;
 mod workers;
 
 use std::time::Duration;
