@@ -27,7 +27,7 @@ use crate::ids::RequestId;
 use crate::pipeline::{ATTEMPTS_AT_MOST, answer, busy, call, read_body};
 use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
 use crate::telemetry::labels::Retry;
-use attempt::{Answered, Passage};
+use attempt::{Answered, Passage, Streamed};
 use outcome::Outcome;
 use paths::Path;
 use request::Passed;
@@ -56,7 +56,8 @@ pub async fn serve(
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        Ok(Answered::Stream { body, booking, leg }) => {
+        Ok(Answered::Stream(streamed)) => {
+            let Streamed { body, booking, leg } = *streamed;
             let passing = Passing::new(body, path.fate, booking, leg, outcome, deadline);
             answer::stream(Either::Left(Either::Right(passing)))
         }
