@@ -2,6 +2,7 @@
 //! starts its own, on ports that the system chooses.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod admission;
 mod bad_answers;
 mod certificates;
 mod config;
@@ -24,6 +25,7 @@ mod signals;
 mod stale_connections;
 mod streams;
 mod surface;
+mod tenants;
 mod tls;
 mod usage;
 mod wire;

@@ -45,6 +45,8 @@ pub struct HostPlan {
     pub policy_keys: String,
     /// More lines of `[[pool]]`.
     pub pool: String,
+    /// More tables.
+    pub tables: String,
 }
 
 impl HostPlan {
@@ -60,6 +62,7 @@ impl HostPlan {
             upstream: String::new(),
             policy_keys: String::new(),
             pool: "kv_bytes_per_token = 64\n".into(),
+            tables: String::new(),
         }
     }
 
@@ -83,11 +86,11 @@ impl HostPlan {
             Mode::Pull => "pull",
             Mode::Unified => "unified",
         };
-        let Self { listen, server, upstream, policy, policy_keys, model, pool, .. } = self;
+        let Self { listen, server, upstream, policy, policy_keys, model, pool, tables, .. } = self;
         let mut toml = format!(
             "[server]\nlisten = \"{listen}\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
              [upstream]\n{upstream}\n\
-             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n\
+             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n{tables}\n\
              [[pool]]\nname = \"main\"\nmodel = \"{model}\"\nmode = \"{mode}\"\n{pool}"
         );
         for WorkerPlan { name, role, url, can_prefill } in &self.workers {

@@ -15,7 +15,7 @@ use super::{Signals, complain, say};
 use crate::app::App;
 use crate::cli;
 use crate::clock::{SystemClock, millis};
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, Config, ConfigError, Secrets};
 use crate::fleet::probe;
 use crate::listen::{self, Serving, TlsServing};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
@@ -43,6 +43,10 @@ pub fn run(args: &cli::Serve) -> ExitCode {
         Ok(config) => config,
         Err(error) => return refuse(&error),
     };
+    let secrets = match Secrets::read(&config) {
+        Ok(secrets) => secrets,
+        Err(error) => return refuse(&error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -50,13 +54,13 @@ pub fn run(args: &cli::Serve) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = runtime.block_on(host(config));
+    let code = runtime.block_on(host(config, secrets));
     // Probes and idle connections have nothing to finish.
     runtime.shutdown_background();
     code
 }
 
-async fn host(config: Config) -> ExitCode {
+async fn host(config: Config, secrets: Secrets) -> ExitCode {
     let bound = async {
         let clients = bind(&config, config.server.listen, "listen").await?;
         let operators = bind(&config, config.server.admin_listen, "admin_listen").await?;
@@ -81,7 +85,8 @@ async fn host(config: Config) -> ExitCode {
         Err(error) => return refuse(&policy_folder(&config, &error)),
     };
     let (releases, holds) = release::queue();
-    let app = Arc::new(App::new(config, upstream, policies, telemetry, SystemClock::shared(), releases));
+    let clock = SystemClock::shared();
+    let app = Arc::new(App::new(config, &secrets, upstream, policies, telemetry, clock, releases));
     let mut ending = JoinSet::new();
     ending.spawn(release::run(app.clone(), holds));
     serve(app, clients, operators, tls).await
@@ -118,7 +123,8 @@ async fn serve(
     tell_missing_policy(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
-    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST);
+    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
+        + app.config.server.max_queued;
     // Two legs a request, at most one of them at a time on a connection of its own.
     want_descriptors(connections_at_most + app.config.server.max_in_flight + OTHER_DESCRIPTORS);
     let signals = match Signals::listen() {
@@ -168,7 +174,7 @@ async fn serve(
                 () = renew_certificate(&app, renewal) => {}
             }
             app.start_draining();
-            tracing::info!(in_flight = app.in_flight(), "draining");
+            tracing::info!(in_flight = app.admission.running(), "draining");
             tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
             // The receivers live in the two servers above.
             let _ = stop.send(true);

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::paths::Path;
-use crate::app::{App, Place};
+use crate::admission::Place;
+use crate::app::App;
 use crate::http::error::ApiError;
 use crate::telemetry::labels::{self, Phase};
 use crate::telemetry::pool_metrics::PoolMetrics;
+use crate::tenants::TokenUse;
 
 /// Exactly one outcome is counted when this is dropped, and the request's place is given back.
 pub(super) struct Outcome {
@@ -17,6 +19,7 @@ pub(super) struct Outcome {
     started: Duration,
     outcome: labels::Outcome,
     place: Option<Place>,
+    tokens: Option<Arc<TokenUse>>,
 }
 
 impl Outcome {
@@ -28,6 +31,7 @@ impl Outcome {
             started: app.clock.elapsed(),
             outcome: labels::Outcome::Cancelled,
             place: None,
+            tokens: None,
             app: app.clone(),
         }
     }
@@ -47,6 +51,25 @@ impl Outcome {
         self.pool = pool.clone();
     }
 
+    /// What it takes is charged to its tenant, unless it fails before its answer.
+    pub fn charge(&mut self, tokens: Arc<TokenUse>) {
+        self.tokens = Some(tokens);
+    }
+
+    /// More events of a stream came, each about one token.
+    pub fn generated(&self, events: u32) {
+        if let Some(tokens) = &self.tokens {
+            tokens.generated(events);
+        }
+    }
+
+    /// The engine counted.
+    pub fn counted(&self, prompt_tokens: u32, output_tokens: u32) {
+        if let Some(tokens) = &self.tokens {
+            tokens.counted(prompt_tokens, output_tokens);
+        }
+    }
+
     /// The answer is whole.
     pub fn ok(&mut self) {
         self.outcome = labels::Outcome::Ok;
@@ -54,6 +77,9 @@ impl Outcome {
 
     /// The client is told of an error.
     pub fn fail(&mut self, error: &ApiError) {
+        if let Some(tokens) = &self.tokens {
+            tokens.void();
+        }
         self.outcome = error.blame.into();
     }
 

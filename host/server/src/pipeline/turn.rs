@@ -12,13 +12,15 @@ use sluice_core::verdict::Retention;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
-use crate::app::{App, Place};
+use crate::admission::Place;
+use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, Leg, Pool, Worker};
 use crate::http::error::ApiError;
 use crate::request::Endpoint;
 use crate::telemetry::labels::{Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
+use crate::tenants::TokenUse;
 use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
@@ -33,6 +35,7 @@ pub struct Record {
     started: Duration,
     outcome: Option<Outcome>,
     place: Option<Place>,
+    tokens: Option<Arc<TokenUse>>,
 }
 
 impl Record {
@@ -48,6 +51,7 @@ impl Record {
             started,
             outcome: Some(Outcome::Cancelled),
             place: None,
+            tokens: None,
         }
     }
 
@@ -76,7 +80,15 @@ impl Record {
         self.policy = policy.clone();
     }
 
+    /// What it takes is charged to its tenant, unless it fails before its answer.
+    pub(super) fn charge(&mut self, tokens: &Arc<TokenUse>) {
+        self.tokens = Some(tokens.clone());
+    }
+
     pub(super) fn fail(&mut self, error: &ApiError) {
+        if let Some(tokens) = &self.tokens {
+            tokens.void();
+        }
         self.outcome = Some(error.blame.into());
     }
 
@@ -94,6 +106,7 @@ impl Record {
             started: self.started,
             outcome: self.outcome.take(),
             place: self.place.take(),
+            tokens: self.tokens.take(),
         }
     }
 }
@@ -127,6 +140,7 @@ pub(super) struct Turn {
     session_key: Option<SessionKey>,
     mark: PromptMark,
     prompt_bytes: usize,
+    tokens: Arc<TokenUse>,
     arrived: Duration,
     first_token: Option<Duration>,
     generated: u32,
@@ -160,6 +174,7 @@ impl Turn {
             session_key: call.session_key.clone(),
             leg,
             prompt_bytes: call.request.prompt_text().len(),
+            tokens: call.tokens.clone(),
             arrived: call.arrived,
             first_token: None,
             generated: 0,
@@ -205,6 +220,7 @@ impl Turn {
     /// More events of a stream, each about one token.
     pub fn generated(&mut self, events: u32) {
         self.generated += events;
+        self.tokens.generated(events);
         self.booking.generated(events);
     }
 
@@ -225,6 +241,7 @@ impl Turn {
         }
         // A stream whose client did not ask for usage tells no count: the estimate stands in.
         let prompt_tokens = prompt_tokens.unwrap_or(self.facts.request.prompt_tokens);
+        self.tokens.counted(prompt_tokens, output_tokens);
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
     }
