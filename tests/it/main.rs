@@ -2,8 +2,11 @@
 //! starts its own, on ports that the system chooses.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod access_log;
 mod bad_answers;
+mod board;
 mod config;
+mod decision_header;
 mod disconnect;
 mod drain;
 mod errors;
@@ -20,6 +23,7 @@ mod signals;
 mod stale_connections;
 mod streams;
 mod surface;
+mod traces;
 mod workers;
 
 use std::time::Duration;

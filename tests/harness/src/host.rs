@@ -80,7 +80,8 @@ impl Host {
         }
         let config = folder.path().join("sluice.toml");
         fs::write(&config, plan.toml()).map_err(HarnessError::io("write the configuration"))?;
-        let arguments = ["serve".to_owned(), "--config".to_owned(), config.display().to_string()];
+        let mut arguments = vec!["serve".to_owned(), "--config".to_owned(), config.display().to_string()];
+        arguments.extend(plan.log_json.then(|| "--log-json".to_owned()));
         let (process, line) = Process::start("host", &arguments, folder.path()).await?;
         let addresses = (address_after(&line, "serves on http://"), address_after(&line, "admin on http://"));
         let (Some(data), Some(admin)) = addresses else {
@@ -113,6 +114,11 @@ impl Host {
     /// Whether its log speaks of something.
     pub fn log_tells(&self, text: &str) -> bool {
         self.process.log().contains(text)
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        self.process.log()
     }
 
     /// Waits until `/ready` says yes and every worker is up.

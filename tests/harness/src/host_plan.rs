@@ -39,8 +39,12 @@ pub struct HostPlan {
     pub server: String,
     /// More lines of `[policy]`.
     pub policy_keys: String,
+    /// Lines of `[telemetry]`.
+    pub telemetry: String,
     /// More lines of `[[pool]]`.
     pub pool: String,
+    /// Whether the log is written as JSON.
+    pub log_json: bool,
 }
 
 impl HostPlan {
@@ -53,6 +57,8 @@ impl HostPlan {
             policy: "builtin".into(),
             server: String::new(),
             policy_keys: String::new(),
+            telemetry: String::new(),
+            log_json: false,
             pool: "kv_bytes_per_token = 64\n".into(),
         }
     }
@@ -77,10 +83,11 @@ impl HostPlan {
             Mode::Pull => "pull",
             Mode::Unified => "unified",
         };
-        let Self { server, policy, policy_keys, model, pool, .. } = self;
+        let Self { server, policy, policy_keys, telemetry, model, pool, .. } = self;
         let mut toml = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
              [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n\
+             [telemetry]\n{telemetry}\n\
              [[pool]]\nname = \"main\"\nmodel = \"{model}\"\nmode = \"{mode}\"\n{pool}"
         );
         for WorkerPlan { name, role, url, can_prefill } in &self.workers {

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::check_pools;
 use super::errors::Problems;
 use super::limits::{self, Bounds};
 use super::meant::{Config, Policy, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
+use super::{check_pools, check_telemetry};
 
 /// Request headers whose values are secrets, which no policy, decision record or log is given.
 const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
@@ -25,6 +25,7 @@ pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>)
         server: server(&written.server, problems),
         policy: policy(path, &written.policy, problems),
         sessions: sessions(&written.sessions, problems),
+        telemetry: check_telemetry::telemetry(&written.telemetry, problems),
         pools: check_pools::pools(&written.pools, problems),
         path: path.to_path_buf(),
     };

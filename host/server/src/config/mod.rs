@@ -7,6 +7,7 @@
 
 mod check;
 mod check_pools;
+mod check_telemetry;
 mod errors;
 mod limits;
 mod meant;
@@ -27,7 +28,9 @@ use toml::de::DeTable;
 
 pub use self::errors::{ConfigError, Problem};
 pub use self::limits::{BUILTIN, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
-pub use self::meant::{Config, Policy, Pool, PoolMode, Server, Sessions, Worker, worker_id};
+pub use self::meant::{
+    Config, Policy, Pool, PoolMode, SampleRatio, Server, Sessions, Telemetry, Worker, worker_id,
+};
 pub use self::source::Place;
 pub use self::url::{UrlError, WorkerUrl};
 

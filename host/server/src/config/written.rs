@@ -8,7 +8,8 @@ use toml::de::DeTable;
 use super::errors::Problems;
 use super::table::{Field, Shape, Table};
 
-const ROOT: Shape = Shape { header: "this file", keys: &["server", "policy", "sessions", "pool"] };
+const ROOT: Shape =
+    Shape { header: "this file", keys: &["server", "policy", "sessions", "telemetry", "pool"] };
 const SERVER: Shape = Shape {
     header: "[server]",
     keys: &[
@@ -28,6 +29,8 @@ const POLICY: Shape = Shape {
     keys: &["folder", "default", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
 };
 const SESSIONS: Shape = Shape { header: "[sessions]", keys: &["ttl_ms", "max_sessions"] };
+const TELEMETRY: Shape =
+    Shape { header: "[telemetry]", keys: &["access_log", "otlp_endpoint", "service_name", "sample_ratio"] };
 const POOL: Shape = Shape {
     header: "[[pool]]",
     keys: &[
@@ -46,13 +49,14 @@ const WORKER: Shape =
     Shape { header: "[[pool.worker]]", keys: &["name", "role", "url", "can_prefill", "zone"] };
 
 /// Every kind of table.
-pub(super) const SHAPES: [&Shape; 6] = [&ROOT, &SERVER, &POLICY, &SESSIONS, &POOL, &WORKER];
+pub(super) const SHAPES: [&Shape; 7] = [&ROOT, &SERVER, &POLICY, &SESSIONS, &TELEMETRY, &POOL, &WORKER];
 
 /// The whole file.
 pub(super) struct Written {
     pub(super) server: Server,
     pub(super) policy: Policy,
     pub(super) sessions: Sessions,
+    pub(super) telemetry: Telemetry,
     pub(super) pools: Vec<Pool>,
 }
 
@@ -85,6 +89,14 @@ pub(super) struct Sessions {
     pub(super) max_sessions: Field<i128>,
 }
 
+/// `[telemetry]`
+pub(super) struct Telemetry {
+    pub(super) access_log: Field<bool>,
+    pub(super) otlp_endpoint: Field<String>,
+    pub(super) service_name: Field<String>,
+    pub(super) sample_ratio: Field<f64>,
+}
+
 /// `[[pool]]`
 pub(super) struct Pool {
     pub(super) span: Range<usize>,
@@ -115,12 +127,13 @@ pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> W
     let server = server(root.table("server", &SERVER, problems), problems);
     let policy = policy(root.table("policy", &POLICY, problems), problems);
     let sessions = sessions(root.table("sessions", &SESSIONS, problems), problems);
+    let telemetry = telemetry(root.table("telemetry", &TELEMETRY, problems), problems);
     let pools = root.required_tables("pool", &POOL, problems, |problems| {
         problems.of_file("no pool is configured", "add a [[pool]] with its [[pool.worker]] tables");
     });
     let pools = pools.into_iter().map(|table| pool(table, problems)).collect();
     root.finish(&SHAPES, problems);
-    Written { server, policy, sessions, pools }
+    Written { server, policy, sessions, telemetry, pools }
 }
 
 fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
@@ -159,6 +172,17 @@ fn sessions(mut table: Table<'_>, problems: &mut Problems<'_>) -> Sessions {
     };
     table.finish(&SHAPES, problems);
     sessions
+}
+
+fn telemetry(mut table: Table<'_>, problems: &mut Problems<'_>) -> Telemetry {
+    let telemetry = Telemetry {
+        access_log: table.boolean("access_log", problems),
+        otlp_endpoint: table.text("otlp_endpoint", problems),
+        service_name: table.text("service_name", problems),
+        sample_ratio: table.fraction("sample_ratio", problems),
+    };
+    table.finish(&SHAPES, problems);
+    telemetry
 }
 
 fn pool(mut table: Table<'_>, problems: &mut Problems<'_>) -> Pool {

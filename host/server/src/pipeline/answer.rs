@@ -11,7 +11,7 @@ use sluice_core::facts::Finish;
 use super::call::Call;
 use super::relay::Relay;
 use super::turn::{AnswerEnd, Record, Turn};
-use super::{DECISION_HEADER, Failed, dispatch};
+use super::{Failed, dispatch};
 use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
 use crate::http::members::Members;
@@ -33,8 +33,7 @@ pub(super) async fn relay(
         let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
         return Err(dispatch::refusal(worker, Blame::Decode, &head, &bytes));
     }
-    let decision = call.decision_header(&turn.decision, &turn.prefill.name, &worker.name);
-    let mut response = if is_event_stream(&head.headers) {
+    Ok(if is_event_stream(&head.headers) {
         stream(Relay::new(body, turn, record.hand_over(), call.deadline))
     } else {
         let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
@@ -44,11 +43,7 @@ pub(super) async fn relay(
         let mut response = json_response(StatusCode::OK, Bytes::new());
         *response.body_mut() = whole_with_place(bytes, record.take_place());
         response
-    };
-    if let Some(decision) = decision {
-        response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), decision);
-    }
-    Ok(response)
+    })
 }
 
 fn stream(relay: Relay) -> Response<ResponseBody> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hyper::header::RETRY_AFTER;
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::http::response::Parts;
 use hyper::{Method, Response, StatusCode};
 use sluice_core::health::Report;
@@ -47,13 +47,16 @@ pub(super) async fn send(
     attempt: u32,
 ) -> Result<Response<UpstreamBody>, Failed> {
     worker.metrics.leg(blame.into());
-    let first = timeout_at(call.deadline, post(call, worker, body.clone(), attempt)).await;
+    let traceparent = call.trail.leg(blame.into(), &worker.name);
+    let first =
+        timeout_at(call.deadline, post(call, worker, body.clone(), attempt, traceparent.clone())).await;
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
         // sent once more, before it counts as failed.
         Ok(Err(UpstreamError::Broken { .. })) if resend == Resend::Once => {
             call.pool.metrics.retry(Retry::Resent);
-            timeout_at(call.deadline, post(call, worker, body, attempt)).await
+            call.trail.note(|story, _| story.leg_resent());
+            timeout_at(call.deadline, post(call, worker, body, attempt, traceparent)).await
         }
         other => other,
     };
@@ -100,9 +103,13 @@ async fn post(
     worker: &Worker,
     body: Segments,
     attempt: u32,
+    traceparent: Option<HeaderValue>,
 ) -> Result<Response<UpstreamBody>, UpstreamError> {
     let path = call.request.endpoint.path();
-    call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt)).await
+    call.app
+        .upstream
+        .send(Method::POST, &worker.url, path, body, call.leg_headers(attempt, traceparent))
+        .await
 }
 
 /// An answer that is none: empty, no JSON, an error in a 200, no choices. Nothing of it reached the client.

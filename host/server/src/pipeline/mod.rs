@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::HeaderName;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use sluice_core::verdict::Placement;
 use tokio::time::{Instant, timeout_at};
@@ -23,7 +24,7 @@ use crate::http::body::{self, ReadError, ResponseBody};
 use crate::http::error::{ApiError, Blame};
 use crate::ids::RequestId;
 use crate::request::Endpoint;
-use crate::telemetry::labels::Retry;
+use crate::telemetry::labels::{Label, Retry};
 use call::{Arrival, Call};
 use turn::Record;
 
@@ -63,7 +64,8 @@ enum Failed {
 pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming>) -> Response<ResponseBody> {
     let (head, incoming) = request.into_parts();
     let id = app.ids.next();
-    let mut record = Record::start(app, endpoint);
+    let mut record = Record::start(app, endpoint, id, &head.headers);
+    let trail = record.trail().clone();
     let served = match app.admit() {
         None => Err(busy(app)),
         Some(place) => {
@@ -75,6 +77,9 @@ pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming
         record.fail(&error);
         error.response()
     });
+    if let Some(decision) = trail.decision_header() {
+        response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), decision);
+    }
     call::echo_request_id(&head.headers, id, response.headers_mut());
     response
 }
@@ -88,7 +93,12 @@ async fn run(
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let request_time = Duration::from_millis(app.config.server.request_timeout_ms);
-    let arrival = Arrival { id, at: record.started(), deadline: Instant::now() + request_time };
+    let arrival = Arrival {
+        id,
+        at: record.started(),
+        deadline: Instant::now() + request_time,
+        trail: record.trail().clone(),
+    };
     let bytes = read_body(app, incoming, arrival.deadline).await?;
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let call = &Call::read(app, endpoint, headers, &bytes, &arrival)?;
@@ -117,6 +127,7 @@ async fn run(
             Err(Failed::Final(error)) => return Err(error),
             Err(Failed::Retry { reason, worker, error }) => (reason, worker, error),
         };
+        call.trail.note(|story, now| story.attempt_failed(reason.name(), now));
         failed.extend(worker);
         attempt += 1;
         if attempt == ATTEMPTS_AT_MOST {

@@ -24,7 +24,7 @@ use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::segments::Segments;
-use crate::telemetry::labels::{Fallback, HandleFate, Label, Phase, Retry};
+use crate::telemetry::labels::{Fallback, HandleFate, Label, Outcome, Phase, Retry};
 use crate::telemetry::pool_metrics::PoolMetrics;
 
 /// The end of a prefill leg.
@@ -141,6 +141,7 @@ async fn prefill(
     let members =
         answer::members(&bytes).map_err(|what| dispatch::no_answer(worker, Blame::Prefill, what))?;
     worker.seen().failures.observe(0.0, 1.0);
+    call.trail.note(|story, now| story.leg_over(Outcome::Ok.name(), now));
     let handle = take_handle(call, worker, &members);
     let took = answered.saturating_sub(dispatched);
     decision.metrics.phase(Phase::Prefill, took);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::HeaderMap;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
 use sluice_core::measure::transfer_overhead_ms;
@@ -15,9 +16,12 @@ use crate::app::{App, Place};
 use crate::clock::millis;
 use crate::fleet::{Booking, Pool, Worker};
 use crate::http::error::ApiError;
+use crate::ids::RequestId;
 use crate::request::Endpoint;
-use crate::telemetry::labels::{LegFailure, Outcome, Phase};
+use crate::telemetry::labels::{Label, LegFailure, Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
+use crate::telemetry::story::Ended;
+use crate::telemetry::trail::Trail;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
@@ -30,12 +34,13 @@ pub struct Record {
     policy: Arc<PolicyMetrics>,
     started: Duration,
     outcome: Option<Outcome>,
+    trail: Trail,
     place: Option<Place>,
 }
 
 impl Record {
     /// A request came. Unless told otherwise, it ends as cancelled.
-    pub(super) fn start(app: &Arc<App>, endpoint: Endpoint) -> Self {
+    pub(super) fn start(app: &Arc<App>, endpoint: Endpoint, id: RequestId, headers: &HeaderMap) -> Self {
         let started = app.clock.elapsed();
         let pool = app.telemetry.metrics.no_pool().clone();
         Self {
@@ -45,6 +50,7 @@ impl Record {
             pool,
             started,
             outcome: Some(Outcome::Cancelled),
+            trail: Trail::begin(&app.telemetry, &app.clock, id, endpoint, headers),
             place: None,
         }
     }
@@ -74,7 +80,13 @@ impl Record {
         self.policy = policy.clone();
     }
 
+    /// What is written down of it.
+    pub(super) fn trail(&self) -> &Trail {
+        &self.trail
+    }
+
     pub(super) fn fail(&mut self, error: &ApiError) {
+        self.trail.note(|story, now| story.told(error, now));
         self.outcome = Some(error.blame.into());
     }
 
@@ -91,6 +103,7 @@ impl Record {
             policy: self.policy.clone(),
             started: self.started,
             outcome: self.outcome.take(),
+            trail: std::mem::take(&mut self.trail),
             place: self.place.take(),
         }
     }
@@ -100,7 +113,9 @@ impl Drop for Record {
     fn drop(&mut self) {
         if let Some(outcome) = self.outcome {
             self.pool.request(self.endpoint, outcome);
-            self.policy.phase(Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
+            let at = self.app.clock.elapsed();
+            self.policy.phase(Phase::Total, at.saturating_sub(self.started));
+            std::mem::take(&mut self.trail).end(&self.app.telemetry, Ended { outcome, at });
         }
     }
 }
@@ -127,6 +142,7 @@ pub(super) struct Turn {
     arrived: Duration,
     first_token: Option<Duration>,
     generated: u32,
+    trail: Trail,
 }
 
 /// What the answer told at its end.
@@ -159,6 +175,7 @@ impl Turn {
             arrived: call.arrived,
             first_token: None,
             generated: 0,
+            trail: call.trail.clone(),
         }
     }
 
@@ -171,6 +188,7 @@ impl Turn {
     pub fn first_token(&mut self) {
         let now = self.app.clock.elapsed();
         self.first_token = Some(now);
+        self.trail.note(|story, now| story.first_token = Some(now));
         self.booking.prefilled();
         self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
         let took = now.saturating_sub(self.dispatched);
@@ -215,6 +233,11 @@ impl Turn {
         }
         // A stream whose client did not ask for usage tells no count: the estimate stands in.
         let prompt_tokens = prompt_tokens.unwrap_or(self.facts.request.prompt_tokens);
+        self.trail.note(|story, now| {
+            story.prompt_tokens = Some(prompt_tokens);
+            story.output_tokens = Some(output_tokens);
+            story.leg_over(Outcome::Ok.name(), now);
+        });
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
     }
@@ -225,6 +248,7 @@ impl Turn {
         let worker = self.booking.worker();
         worker.seen().failures.observe(1.0, 1.0);
         worker.metrics.leg_failure(kind);
+        self.trail.note(|story, now| story.attempt_failed(kind.name(), now));
     }
 
     /// A stream's steps are timed from its first token; a whole answer's from its dispatch, which for a
