@@ -117,10 +117,9 @@ fn families(text: &str) -> BTreeMap<String, Family> {
     families
 }
 
-/// Units and things counted that a name may end with. What is a state or a number of something else is listed whole.
+/// Units and things counted that a gauge's name may end with, and states: 1 or 0, or how many are in it.
 const ENDS: [&str; 6] = ["_seconds", "_tokens", "_requests", "_sessions", "_blocks", "_per_second"];
-const WITHOUT_UNIT: [&str; 3] =
-    ["sluice_worker_up", "sluice_policy_generation", "sluice_worker_kv_blocks_free"];
+const STATES: [&str; 4] = ["_up", "_open", "_free", "_generation"];
 
 /// Labels whose values are configured, or names of policies, or of a fixed set.
 const LABELS: [&str; 14] = [
@@ -142,7 +141,7 @@ async fn names_follow_prometheus_conventions() {
         // The exposition adds `_total` to a counter's samples.
         let sample = if kind == "counter" { format!("{name}_total") } else { name.clone() };
         assert!(text.lines().any(|line| line.starts_with(&sample)), "{sample} has no sample");
-        let ends_well = ENDS.iter().any(|end| name.ends_with(end)) || WITHOUT_UNIT.contains(&name.as_str());
+        let ends_well = ENDS.iter().chain(&STATES).any(|end| name.ends_with(end));
         assert!(kind == "counter" || ends_well, "{kind} {name} has no unit");
         assert!(!name.ends_with("_total"), "{name} would be {name}_total");
         for other in ["_ms", "milliseconds", "_us", "_kb", "_mb", "percent"] {

@@ -55,14 +55,20 @@ async fn failed_attempts_are_told() {
     let broken = MockEngine::raw(b"").await.unwrap();
     let failing = MockEngine::start(|_| Canned::json(500, &json!({}))).await.unwrap();
     for (engine, status, error, failed, attempts) in [
-        (&refusing, 400, "refused_by_engine", "unified-0:refused_by_engine", "1"),
-        (&broken, 502, "worker_broke_off", "unified-0:broken,unified-0:broken,unified-0:broken", "3"),
+        (&refusing, 400, "refused_by_engine", "unified-0:refused", "1"),
+        (
+            &broken,
+            502,
+            "worker_broke_off",
+            "unified-0:broken,unified-0:broken,unified-0:broken,unified-0:broken",
+            "4",
+        ),
         (
             &failing,
             500,
             "engine_failed",
-            "unified-0:status_5xx,unified-0:status_5xx,unified-0:status_5xx",
-            "3",
+            "unified-0:status_5xx,unified-0:status_5xx,unified-0:status_5xx,unified-0:status_5xx",
+            "4",
         ),
     ] {
         let host = crate::in_front_of(engine).await;

@@ -4,6 +4,8 @@
 //! workers that are up into one immutable [`Table`]; requests read the table and add the bookings of the moment.
 
 pub mod booking;
+pub mod leg;
+pub mod pairs;
 pub mod probe;
 pub mod scrape;
 pub mod status;
@@ -15,16 +17,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
+use sluice_core::retry_budget::RetryBudget;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, millis};
 use crate::config;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::pool_metrics::PoolMetrics;
 pub use booking::Booking;
+pub use leg::Leg;
+use pairs::Pairs;
 pub use table::Table;
 pub use worker::Worker;
+
+/// Retries that a pool may make at once: one for each request in flight, as many as there are by default.
+const RETRIES_AT_ONCE: usize = 4_096;
 
 /// All pools.
 pub struct Fleet {
@@ -43,7 +52,10 @@ pub struct Pool {
     table: ArcSwap<Table>,
     /// Orders publications, so that an older view never replaces a newer one.
     publishing: Mutex<()>,
+    /// Who gets on with whom.
+    pub pairs: Pairs,
     bytes_per_token: Mutex<BytesPerToken>,
+    retry_budget: Mutex<RetryBudget>,
     decisions: AtomicU64,
     clock: Arc<dyn Clock>,
 }
@@ -79,7 +91,9 @@ impl Pool {
             metrics: metrics.pool(&config.name),
             table: ArcSwap::from_pointee(Table::default()),
             publishing: Mutex::default(),
+            pairs: Pairs::default(),
             bytes_per_token: Mutex::default(),
+            retry_budget: Mutex::new(RetryBudget::of(RETRIES_AT_ONCE)),
             decisions: AtomicU64::new(0),
             clock,
         }
@@ -102,12 +116,33 @@ impl Pool {
             let mut seen = worker.seen();
             let before = seen.health.state;
             seen.health = seen.health.after(report);
+            if before == State::Down && seen.health.state == State::Up {
+                // What its breakers saw was before.
+                seen.breaker = Breaker::after(WORKER_FAILURES_TO_OPEN);
+                self.pairs.forget(worker.id);
+            }
             (seen.health.state != before).then_some(seen.health.state)
         };
         if changed.is_some() {
             self.publish();
         }
         changed
+    }
+
+    /// Takes one retry from the pool's budget, if one is left.
+    pub fn may_retry(&self) -> bool {
+        let requests = self.decisions.load(Ordering::Relaxed);
+        self.retry_budget.lock().unwrap_or_else(PoisonError::into_inner).take(requests, self.now_ms())
+    }
+
+    /// Now, by the clock that does not step.
+    pub fn now_ms(&self) -> u64 {
+        millis(self.clock.elapsed())
+    }
+
+    /// The name of one of its workers, for people.
+    pub fn worker_name(&self, id: u64) -> &str {
+        self.workers.iter().find(|worker| worker.id == id).map_or("?", |worker| &worker.name)
     }
 
     /// The number of this decision, counted from 0.

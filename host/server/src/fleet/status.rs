@@ -22,6 +22,8 @@ pub struct PoolStatus {
     pub serves: bool,
     /// Why not, or what is amiss.
     pub note: Option<String>,
+    /// Prefill/decode pairs that are avoided since transfers between them failed.
+    pub pairs_open: usize,
     /// Its workers.
     pub workers: Vec<WorkerStatus>,
 }
@@ -59,6 +61,8 @@ pub struct WorkerStatus {
     pub pull_overhead_ms: f32,
     /// Smoothed share of legs that failed.
     pub failure_rate: f32,
+    /// Whether its breaker is open: it failed again and again, and is tried with one leg at a time.
+    pub breaker_open: bool,
     /// Engine totals.
     pub totals: Totals,
     /// Why the last probe or scrape failed.
@@ -80,13 +84,16 @@ fn pool_status(pool: &Pool) -> PoolStatus {
     let fleet = &pool.table().fleet;
     let serves = fleet.can_serve(&fleet.rows().collect::<Vec<_>>());
     // A pull pool may serve by a worker that serves alone, and still want its pair.
-    let note = missing_roles(pool.config.mode, &workers).or_else(|| mismatch(pool));
+    let note = missing_roles(pool.config.mode, &workers)
+        .or_else(|| mismatch(pool))
+        .or_else(|| in_trouble(pool, &workers));
     PoolStatus {
         name: pool.config.name.clone(),
         model: pool.config.model.clone(),
         mode: pool.config.mode.name(),
         serves,
         note,
+        pairs_open: pool.pairs.open(),
         workers,
     }
 }
@@ -102,6 +109,15 @@ fn mismatch(pool: &Pool) -> Option<String> {
         let engine = seen.engine_block_tokens.filter(|engine| *engine != block_tokens)?;
         Some(format!("block_tokens = {block_tokens}, but worker {:?} has {engine}", worker.name))
     })
+}
+
+/// Workers and pairs that are spared.
+fn in_trouble(pool: &Pool, workers: &[WorkerStatus]) -> Option<String> {
+    if let Some(worker) = workers.iter().find(|worker| worker.breaker_open) {
+        return Some(format!("worker {:?} fails again and again and is spared", worker.name));
+    }
+    let pairs = pool.pairs.open();
+    (pairs > 0).then(|| format!("transfers between {pairs} pairs of workers fail, they are avoided"))
 }
 
 /// What keeps a pool from serving. A unified worker serves a pull pool alone.
@@ -137,6 +153,7 @@ fn worker_status(worker: &Worker) -> WorkerStatus {
         link_mb_per_s: seen.link_mb_per_s.value(),
         pull_overhead_ms: seen.pull_overhead_ms.value(),
         failure_rate: seen.failures.value(),
+        breaker_open: !seen.breaker.is_closed(),
         totals: seen.totals,
         last_error: seen.last_error,
     }

@@ -6,19 +6,20 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
+use sluice_core::failure::Failure;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
 use sluice_core::verdict::Retention;
 
-use super::call::Call;
+use super::attempt::Attempt;
 use super::decide::Decision;
 use crate::app::{App, Place};
 use crate::clock::millis;
-use crate::fleet::{Booking, Pool, Worker};
+use crate::fleet::{Booking, Leg, Pool, Worker};
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::request::Endpoint;
-use crate::telemetry::labels::{Label, LegFailure, Outcome, Phase};
+use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
 use crate::telemetry::story::Ended;
 use crate::telemetry::trail::Trail;
@@ -129,6 +130,7 @@ pub(super) struct Turn {
     pub decode: Row,
     pub prefill: Arc<Worker>,
     pub booking: Booking,
+    pub leg: Leg,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
@@ -155,8 +157,8 @@ pub(super) struct AnswerEnd {
 
 impl Turn {
     /// The decode leg was dispatched now.
-    pub fn start(call: &Call<'_>, facts: Facts, decision: Decision, decode: Row, booking: Booking) -> Self {
-        let text = call.request.prompt_text();
+    pub fn start(attempt: Attempt<'_, '_>, decode: Row, booking: Booking, leg: Leg) -> Self {
+        let Attempt { call, facts, decision, .. } = attempt;
         Self {
             app: call.app.clone(),
             pool: call.pool.clone(),
@@ -169,9 +171,10 @@ impl Turn {
             prompt_tokens: None,
             booking,
             dispatched: call.app.clock.elapsed(),
-            mark: call.session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default(),
+            mark: call.mark,
             session_key: call.session_key.clone(),
-            prompt_bytes: text.len(),
+            leg,
+            prompt_bytes: call.request.prompt_text().len(),
             arrived: call.arrived,
             first_token: None,
             generated: 0,
@@ -190,6 +193,7 @@ impl Turn {
         self.first_token = Some(now);
         self.trail.note(|story, now| story.first_token = Some(now));
         self.booking.prefilled();
+        self.leg.first_byte();
         self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
         let took = now.saturating_sub(self.dispatched);
         self.phase(Phase::DecodeFirstByte, took);
@@ -224,7 +228,7 @@ impl Turn {
     /// The answer is whole.
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
         record.set(Outcome::Ok);
-        self.booking.worker().seen().failures.observe(0.0, 1.0);
+        self.leg.went_well();
         let output_tokens = end.output_tokens.unwrap_or(self.generated);
         let prompt_tokens = end.prompt_tokens.or(self.prompt_tokens);
         self.measure_step(output_tokens);
@@ -243,12 +247,10 @@ impl Turn {
     }
 
     /// The answer broke after its first byte: told in the stream, never tried again.
-    pub fn break_off(self, kind: LegFailure, record: &mut Record) {
+    pub fn break_off(mut self, failure: Failure, why: &str, record: &mut Record) {
         record.set(Outcome::DecodeFailed);
-        let worker = self.booking.worker();
-        worker.seen().failures.observe(1.0, 1.0);
-        worker.metrics.leg_failure(kind);
-        self.trail.note(|story, now| story.attempt_failed(kind.name(), now));
+        self.leg.failed(failure, why);
+        self.trail.note(|story, now| story.attempt_failed(failure.name(), now));
     }
 
     /// A stream's steps are timed from its first token; a whole answer's from its dispatch, which for a

@@ -37,7 +37,7 @@ macro_rules! line {
             source = decision.map(|decision| decision.source.name()),
             prefill = story.prefill(),
             decode = story.decode(),
-            attempts = story.attempts.len(),
+            attempts = story.tries(),
             outcome = ended.outcome.name(),
             status = story.status(ended.outcome),
             error = story.error.map(|told| told.code),

@@ -19,7 +19,7 @@ pub(super) fn of(story: &Story) -> Option<HeaderValue> {
         decision.placement,
         story.prefill().unwrap_or_default(),
         story.decode().unwrap_or_default(),
-        story.attempts.len(),
+        story.tries(),
     );
     if !failed.is_empty() {
         text.push_str(&format!("failed={}; ", failed.join(",")));

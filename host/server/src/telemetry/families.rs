@@ -30,6 +30,8 @@ pub(super) struct Requests {
     pub retries: Counters<2>,
     pub transfers: Counters<2>,
     pub coerced: Counters<2>,
+    pub pair_opened: Counters<1>,
+    pub pairs_open: Gauges<1>,
     pub in_flight: Gauge,
     pub sessions: Gauge,
     pub session_evictions: Counter,
@@ -58,6 +60,8 @@ pub(super) struct Policies {
 pub(super) struct Workers {
     pub legs: Counters<3>,
     pub leg_failures: Counters<3>,
+    pub breaker_opened: Counters<2>,
+    pub breaker_open: Gauges<2>,
     pub up: Gauges<3>,
     pub requests: Gauges<2>,
     pub prefill_backlog: Gauges<2>,
@@ -88,6 +92,9 @@ impl Requests {
             transfers: new.metric("transfers", "Prefill legs by pool and what became of their KV handle"),
             coerced: new
                 .metric("transfer_mode_coerced", "Decisions for a transfer mode that the pool has not"),
+            pair_opened: new
+                .metric("pair_breaker_opened", "Times that a prefill/decode pair was found to fail"),
+            pairs_open: new.metric("pair_breakers_open", "Prefill/decode pairs avoided now"),
             in_flight: new.metric("in_flight_requests", "Requests being served"),
             sessions: new.metric("sessions", "Conversations remembered"),
             session_evictions: new.metric("sessions_evicted", "Conversations that made room for others"),
@@ -125,6 +132,8 @@ impl Workers {
         Self {
             legs: new.metric("legs", "Legs sent, by pool, worker and leg"),
             leg_failures: new.metric("leg_failures", "Legs that failed, by pool, worker and kind"),
+            breaker_opened: new.metric("worker_breaker_opened", "Times that a worker was found to fail"),
+            breaker_open: new.metric("worker_breaker_open", "1 while a worker is spared"),
             up: new.metric("worker_up", "1 while a worker takes work"),
             requests: new.metric("worker_requests", "Requests of this host on a worker"),
             prefill_backlog: new.metric(

@@ -209,6 +209,11 @@ impl Story {
         self.error.map(|told| told.status).or(answered.then_some(200))
     }
 
+    /// Attempts that came to a leg.
+    pub fn tries(&self) -> usize {
+        self.attempts.iter().filter(|attempt| !attempt.legs.is_empty()).count()
+    }
+
     /// What the last attempt decided.
     pub fn decision(&self) -> Option<&Decided> {
         self.attempts.last()?.decision.as_ref()

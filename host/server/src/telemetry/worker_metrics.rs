@@ -1,20 +1,24 @@
 //! One worker's metrics: handles resolved once.
 
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sluice_core::facts::Role;
+use sluice_core::failure::Failure;
 use sluice_core::health::State;
 
 use super::counted::Counted;
 use super::families::{Figure, Workers};
-use super::labels::{Leg, LegFailure};
+use super::labels::Leg;
 use crate::fleet::status::WorkerStatus;
 
 /// One worker's.
 #[derive(Debug)]
 pub struct WorkerMetrics {
     legs: Counted<Leg>,
-    failures: Counted<LegFailure>,
+    failures: Counted<Failure>,
+    breaker_opened: Counter,
     up: Gauge,
+    breaker_open: Gauge,
     requests: Gauge,
     prefill_backlog: Gauge,
     kv_blocks_free: Gauge,
@@ -31,6 +35,8 @@ impl WorkerMetrics {
         Self {
             legs: Counted::resolve(&families.legs, |leg| with("leg", leg)),
             failures: Counted::resolve(&families.leg_failures, |kind| with("kind", kind)),
+            breaker_opened: families.breaker_opened.get_or_create_owned(&labels),
+            breaker_open: families.breaker_open.get_or_create_owned(&labels),
             up: families.up.get_or_create_owned(&with("role", role.name().to_owned())),
             requests: families.requests.get_or_create_owned(&labels),
             prefill_backlog: families.prefill_backlog.get_or_create_owned(&labels),
@@ -46,13 +52,19 @@ impl WorkerMetrics {
     }
 
     /// A leg failed.
-    pub fn leg_failure(&self, kind: LegFailure) {
-        self.failures.inc(kind);
+    pub fn leg_failure(&self, failure: Failure) {
+        self.failures.inc(failure);
+    }
+
+    /// Its breaker opened.
+    pub fn breaker_opened(&self) {
+        self.breaker_opened.inc();
     }
 
     /// What is known of the worker now.
     pub fn seen(&self, worker: &WorkerStatus) {
         self.up.set(i64::from(worker.state == State::Up));
+        self.breaker_open.set(i64::from(worker.breaker_open));
         self.requests.set(worker.booked.requests.into());
         self.prefill_backlog.set(worker.booked.prefill_tokens.into());
         self.kv_blocks_free.set(worker.kv_blocks_free.into());

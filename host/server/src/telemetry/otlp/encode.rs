@@ -75,7 +75,7 @@ impl Spans<'_> {
             text("sluice.pool", &story.pool),
             text("sluice.tenant", &story.tenant),
             text("gen_ai.request.model", &story.model),
-            number("sluice.attempts", story.attempts.len() as u64),
+            number("sluice.attempts", story.tries() as u64),
         ];
         let more = &mut span.attributes;
         more.extend(story.decision().map(|decision| text("sluice.policy", &decision.policy)));
