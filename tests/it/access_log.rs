@@ -2,7 +2,8 @@
 
 use hyper::Method;
 use serde_json::{Value, json};
-use sluice_harness::{Host, HostPlan, MockEngine, Mode, until};
+use sluice_harness::mock_engine::End;
+use sluice_harness::{Canned, Host, HostPlan, MockEngine, Mode, until};
 
 use crate::SOON;
 
@@ -63,6 +64,21 @@ async fn each_request_is_a_line_without_secrets() {
     }
     let log = host.log();
     assert!(!log.contains("secret-key") && !log.contains("private matter"), "{log}");
+}
+
+/// A stream's line tells when its first token came.
+#[tokio::test]
+async fn a_stream_tells_its_first_token() {
+    let chunk = r#"{"choices":[{"index":0,"text":" x","finish_reason":null}]}"#;
+    let engine =
+        MockEngine::start(move |_| Canned::events(&[chunk, chunk, "[DONE]"], End::Whole)).await.unwrap();
+    let host = host(&engine, "access_log = true").await;
+    assert_eq!(ask(&host, &json!({"model": "emulated", "prompt": "hi", "stream": true})).await, 200);
+    let lines =
+        until("a line", SOON, async || Some(lines(&host)).filter(|lines| lines.len() == 1)).await.unwrap();
+    let (first, total) = (lines[0]["ttft_ms"].as_f64().unwrap(), lines[0]["total_ms"].as_f64().unwrap());
+    assert!(first > 0.0 && first <= total, "{}", lines[0]);
+    assert_eq!(lines[0]["output_tokens"], 2, "{}", lines[0]);
 }
 
 #[tokio::test]

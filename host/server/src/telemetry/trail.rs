@@ -136,3 +136,64 @@ fn trace_state(headers: &HeaderMap) -> String {
     let joined = values.collect::<Vec<_>>().join(",");
     joined.chars().take(TRACE_STATE_CHARS).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::config;
+    use crate::ids::Ids;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
+        of.iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    fn begin(telemetry: &Telemetry, headers: &HeaderMap) -> Trail {
+        Trail::begin(telemetry, &SystemClock::shared(), Ids::default().next(), Endpoint::Chat, headers)
+    }
+
+    fn traced(per_million: u32) -> Telemetry {
+        Telemetry::new(&config::Telemetry {
+            access_log: false,
+            otlp_endpoint: config::WorkerUrl::parse("http://127.0.0.1:4318").ok(),
+            service_name: "test".to_owned(),
+            sample_ratio: config::SampleRatio { per_million },
+        })
+    }
+
+    /// The story is written for the client that asks, and for who samples; for nobody else.
+    #[test]
+    fn nothing_is_written_where_nobody_reads() {
+        let (off, none, all) = (Telemetry::default(), traced(0), traced(1_000_000));
+        for (telemetry, sent, expected) in [
+            (&off, &[][..], false),
+            (&off, &[(TRACEPARENT, PARENT)], false),
+            (&off, &[(DECISION_HEADER, "1")], true),
+            (&none, &[], false),
+            (&none, &[(TRACEPARENT, PARENT)], true),
+            (&all, &[], true),
+        ] {
+            let mut written = false;
+            begin(telemetry, &headers(sent)).note(|_, _| written = true);
+            assert_eq!(written, expected, "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_clients_words_are_cut_and_cleaned() {
+        let long = "x".repeat(2_000);
+        for (bytes, expected) in [
+            (b"fine-1".as_slice(), "fine-1"),
+            (b"tab\there", "tab?here"),
+            (b"\xff\xc2\x9b31m", "\u{fffd}?31m"),
+            (long.as_bytes(), &long[..CLIENT_ID_CHARS]),
+        ] {
+            let value = HeaderValue::from_bytes(bytes).expect("hyper lets it through");
+            assert_eq!(cleaned(&value, CLIENT_ID_CHARS), expected);
+        }
+    }
+}
