@@ -112,6 +112,26 @@ async fn attempts_are_told_apart() {
     assert_eq!(again.attribute("sluice.attempt").as_deref(), Some("1"));
 }
 
+/// Requests to other paths are traced, too, and say where they went.
+#[tokio::test]
+async fn passed_requests_are_traced() {
+    let collector = Collector::start().await.unwrap();
+    let answer = json!({"object": "list", "data": []});
+    let engine = MockEngine::start(move |_| sluice_harness::Canned::json(200, &answer)).await.unwrap();
+    let plan = traced(HostPlan::new(Mode::Unified).worker("unified", engine.url()), collector.url(), "");
+    let host = Host::start(&plan, &[]).await.unwrap();
+    host.until_ready().await.unwrap();
+    let asked = json!({"model": "emulated", "input": "hi"});
+    assert_eq!(host.client().post("/v1/embeddings", &asked).await.unwrap().status, 200);
+    let spans = by_name(collector.until(2, SOON).await.unwrap());
+    let names: Vec<_> = spans.keys().map(String::as_str).collect();
+    assert_eq!(names, ["POST /v1/embeddings", "passthrough"]);
+    let (trace, root, leg) = spans["passthrough"].ids();
+    assert_eq!(sent(&engine), format!("00-{trace}-{leg}-01"));
+    assert_eq!(spans["POST /v1/embeddings"].ids().2, root);
+    assert_eq!(spans["passthrough"].attribute("sluice.worker").as_deref(), Some("unified-0"));
+}
+
 /// Who is not sampled makes no spans, and engines are told so.
 #[tokio::test]
 async fn unsampled_requests_make_no_spans() {

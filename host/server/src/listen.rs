@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::http::body::ResponseBody;
+use crate::http::telling::Telling;
 use crate::stall::StallGuard;
 use crate::threads::DataThreads;
 
@@ -86,12 +87,14 @@ where
         let connection = async move {
             // Registered with the event loop of the thread that serves it.
             let Ok(stream) = TcpStream::from_std(stream) else { return };
+            let stream = Telling::new(StallGuard::new(stream, WRITE_STALL_AT_MOST));
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(header_timeout)
                 .max_buf_size(HEADER_BYTES_AT_MOST)
+                .max_header_size(HEADER_BYTES_AT_MOST)
                 .max_headers(HEADERS_AT_MOST)
-                .serve_connection(TokioIo::new(StallGuard::new(stream, WRITE_STALL_AT_MOST)), service);
+                .serve_connection(TokioIo::new(stream), service);
             // A connection that breaks is its client's own end; requests on it are accounted by themselves.
             let _ = watcher.watch(connection).await;
             drop(place);

@@ -3,10 +3,12 @@
 use bytes::Bytes;
 use hyper::HeaderMap;
 
+use crate::extra_args;
 use crate::http::error::ApiError;
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::identity::conversation;
+use crate::output_limit::{OutputLimit, Zero};
 use crate::splitting::unsplittable;
 
 /// A generation endpoint.
@@ -38,7 +40,7 @@ impl Endpoint {
 
 /// What a client must not set, since it steers engines or names what only the host knows: KV handles (an engine
 /// given a bad one hangs or exits), cache salts, request ids (push transfers match by them).
-const STRIPPED: [&str; 6] = [
+pub(crate) const STRIPPED: [&str; 6] = [
     "kv_transfer_params",
     "ec_transfer_params",
     "cache_salt",
@@ -48,7 +50,7 @@ const STRIPPED: [&str; 6] = [
 ];
 
 /// Output tokens assumed when neither the client nor the pool says a limit.
-const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
+pub(crate) const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
 
 /// A request, read.
 #[derive(Debug)]
@@ -65,6 +67,8 @@ pub struct ClientRequest<'a> {
     pub streams: bool,
     /// The client's limit, or an assumption.
     pub max_output_tokens: u32,
+    /// The client's limit, if it says one.
+    pub output_limit: Option<OutputLimit>,
     /// The conversation this continues, as the client names it.
     pub conversation: Option<String>,
     /// Why one request cannot be split over prefill and decode, if it cannot.
@@ -83,10 +87,11 @@ impl<'a> ClientRequest<'a> {
         }
         check_prompt(endpoint, &members)?;
         let streams = optional::<bool>(&members, "stream")?.unwrap_or(false);
-        let limit = match optional::<u32>(&members, "max_completion_tokens")? {
-            Some(limit) => Some(limit),
-            None => optional::<u32>(&members, "max_tokens")?,
-        };
+        extra_args::check(&members)?;
+        // A completion may be its prompt's echo alone, to score it.
+        let echoes = endpoint == Endpoint::Completions && optional(&members, "echo")?.unwrap_or(false);
+        let zero = if echoes { Zero::Taken } else { Zero::Refused };
+        let output_limit = OutputLimit::read(&members, &["max_completion_tokens", "max_tokens"], zero)?;
         let conversation = conversation(&members, headers)?;
         let unsplittable = unsplittable(&members)?;
         Ok(Self {
@@ -95,7 +100,8 @@ impl<'a> ClientRequest<'a> {
             text: body,
             model,
             streams,
-            max_output_tokens: limit.unwrap_or(OUTPUT_TOKENS_UNLESS_SAID),
+            max_output_tokens: output_limit.map_or(OUTPUT_TOKENS_UNLESS_SAID, |limit| limit.tokens),
+            output_limit,
             conversation,
             unsplittable,
         })
@@ -212,7 +218,7 @@ mod tests {
                 Endpoint::Completions,
                 r#"{"model":"m","prompt":"x","max_tokens":-1}"#,
                 Some("max_tokens"),
-                "invalid_type",
+                "invalid_value",
             ),
             (
                 Endpoint::Completions,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -168,6 +169,7 @@ pub fn handle() -> Value {
 pub struct MockEngine {
     url: String,
     seen: Arc<Mutex<Vec<Recorded>>>,
+    answering: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
@@ -180,19 +182,27 @@ impl MockEngine {
     ) -> Result<Self, HarnessError> {
         let script: Arc<Script> = Arc::new(script);
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let recorder = seen.clone();
-        Self::listen(seen, move |stream| {
-            let (script, seen) = (script.clone(), recorder.clone());
+        let answering = Arc::new(AtomicUsize::new(0));
+        let (recorder, counter) = (seen.clone(), answering.clone());
+        let engine = Self::listen(seen, move |stream| {
+            let (script, seen, answering) = (script.clone(), recorder.clone(), counter.clone());
             async move {
                 let service = service_fn(move |request| {
-                    let (script, seen) = (script.clone(), seen.clone());
-                    async move { Ok::<_, Infallible>(respond(&*script, &seen, request).await) }
+                    let (script, seen, answering) = (script.clone(), seen.clone(), answering.clone());
+                    async move {
+                        let answering = Answering::begin(answering);
+                        let response = respond(&*script, &seen, request).await;
+                        Ok::<_, Infallible>(
+                            response.map(|body| CannedBody { _answering: Some(answering), ..body }),
+                        )
+                    }
                 });
                 // A connection that breaks is part of the play.
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
             }
         })
-        .await
+        .await?;
+        Ok(Self { answering, ..engine })
     }
 
     /// An engine that prefills and decodes, always with the same words.
@@ -237,12 +247,17 @@ impl MockEngine {
                 connections.spawn(serve(stream));
             }
         });
-        Ok(Self { url: format!("http://{address}"), seen, _tasks: tasks })
+        Ok(Self { url: format!("http://{address}"), seen, answering: Arc::default(), _tasks: tasks })
     }
 
     /// `http://HOST:PORT`
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Answers under way now, those to probes among them. A connection that closes ends its own.
+    pub fn answering(&self) -> usize {
+        self.answering.load(Ordering::SeqCst)
     }
 
     /// The generation requests that came, in order.
@@ -280,8 +295,13 @@ async fn respond(
         std::future::pending::<()>().await;
     }
     let wait = (!canned.body_after.is_zero()).then(|| Box::pin(sleep(canned.body_after)));
-    let mut response =
-        Response::new(CannedBody { pieces: canned.pieces.into(), end: canned.end, flushed: false, wait });
+    let mut response = Response::new(CannedBody {
+        _answering: None,
+        pieces: canned.pieces.into(),
+        end: canned.end,
+        flushed: false,
+        wait,
+    });
     *response.status_mut() = StatusCode::from_u16(canned.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(canned.content_type));
     for (name, value) in canned.headers {
@@ -290,7 +310,24 @@ async fn respond(
     response
 }
 
+/// Counts as an answer until it is dropped.
+struct Answering(Arc<AtomicUsize>);
+
+impl Answering {
+    fn begin(count: Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 struct CannedBody {
+    _answering: Option<Answering>,
     pieces: VecDeque<Bytes>,
     end: End,
     flushed: bool,

@@ -77,6 +77,9 @@ impl<'a> Call<'a> {
         let request = ClientRequest::parse(endpoint, headers, bytes)?;
         let pool =
             app.fleet.pool(&request.model).cloned().ok_or_else(|| unknown_model(app, &request.model))?;
+        if let Some(limit) = request.output_limit {
+            limit.check(pool.config.max_model_len)?;
+        }
         let tenant = tenant(headers).into_owned();
         let session_key = request.conversation.as_ref().map(|conversation| SessionKey {
             tenant: tenant.clone(),
@@ -156,7 +159,7 @@ impl<'a> Call<'a> {
 }
 
 /// The client's own request id comes back to it; without one it gets ours. Engines see only ours.
-pub(super) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut HeaderMap) {
+pub(crate) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut HeaderMap) {
     let name = HeaderName::from_static(REQUEST_ID_HEADER);
     let value = request.get(&name).cloned().or_else(|| HeaderValue::try_from(id.to_string()).ok());
     if let Some(value) = value {
@@ -176,7 +179,7 @@ fn cut_down(table: Arc<Table>, rows: &[Row]) -> Arc<Table> {
     if rows.len() == table.fleet.len() { table } else { Arc::new(table.select(rows)) }
 }
 
-fn forwarded(headers: &HeaderMap, trail: &Trail) -> HeaderMap {
+pub(crate) fn forwarded(headers: &HeaderMap, trail: &Trail) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(4);
     for name in FORWARDED {
         if let Some(value) = headers.get(name) {
@@ -202,7 +205,7 @@ fn labels(names: &[String], headers: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-fn unknown_model(app: &App, model: &str) -> ApiError {
+pub(crate) fn unknown_model(app: &App, model: &str) -> ApiError {
     let known: Vec<_> = app.fleet.pools().iter().map(|pool| pool.config.model.as_str()).collect();
     let shown: String = model.chars().take(100).collect();
     ApiError {

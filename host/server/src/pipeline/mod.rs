@@ -1,15 +1,15 @@
 //! The life of a request. [`serve`] and `run` read like the list in ARCHITECTURE.md; each step is a file.
 
-mod answer;
-mod attempt;
-mod call;
+pub(crate) mod answer;
+pub(crate) mod attempt;
+pub(crate) mod call;
 mod deadline;
 mod decide;
-mod dispatch;
+pub(crate) mod dispatch;
 mod facts;
 mod prefill;
 mod pull;
-mod refusal;
+pub(crate) mod refusal;
 pub mod relay;
 mod stream_start;
 mod turn;
@@ -26,6 +26,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::app::App;
 use crate::http::body::{self, ReadError, ResponseBody};
+use crate::http::content_type;
 use crate::http::error::{ApiError, Blame};
 use crate::ids::RequestId;
 use crate::request::Endpoint;
@@ -93,6 +94,7 @@ async fn run(
         deadline: Instant::now() + request_time,
         trail: record.trail().clone(),
     };
+    content_type::json(headers)?;
     let bytes = read_body(app, incoming, arrival.deadline).await?;
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let call = &Call::read(app, endpoint, headers, &bytes, &arrival)?;
@@ -160,7 +162,11 @@ impl Unwanted {
     }
 }
 
-async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<bytes::Bytes, ApiError> {
+pub(crate) async fn read_body(
+    app: &App,
+    incoming: Incoming,
+    deadline: Instant,
+) -> Result<bytes::Bytes, ApiError> {
     let deadline = deadline.min(Instant::now() + BODY_ARRIVES_WITHIN);
     let read = timeout_at(deadline, body::read(incoming, app.config.server.max_body_bytes)).await;
     let error = match read {
@@ -187,7 +193,7 @@ async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<b
     })
 }
 
-fn busy(app: &App) -> ApiError {
+pub(crate) fn busy(app: &App) -> ApiError {
     let limit = app.config.server.max_in_flight;
     ApiError::new(
         StatusCode::TOO_MANY_REQUESTS,

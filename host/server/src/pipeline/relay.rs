@@ -141,7 +141,10 @@ impl Running {
     fn pass(&mut self, events: Vec<Bytes>) -> Bytes {
         let mut out = Vec::with_capacity(events.len());
         for event in events {
-            let event = sse::without_internal(event);
+            let mut event = sse::without_internal(event);
+            if let Some(prefilled) = self.turn.prefilled {
+                event = prefilled.in_event(event);
+            }
             if is_done(&event) {
                 self.done_seen = true;
                 // The rest is waited for only so that the connection can be used again.

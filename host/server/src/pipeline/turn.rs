@@ -23,6 +23,7 @@ use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
 use crate::telemetry::story::Ended;
 use crate::telemetry::trail::Trail;
+use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
@@ -51,7 +52,7 @@ impl Record {
             pool,
             started,
             outcome: Some(Outcome::Cancelled),
-            trail: Trail::begin(&app.telemetry, &app.clock, id, endpoint, headers),
+            trail: Trail::begin(&app.telemetry, &app.clock, id, endpoint.path(), headers),
             place: None,
         }
     }
@@ -131,11 +132,11 @@ pub(super) struct Turn {
     pub prefill: Arc<Worker>,
     pub booking: Booking,
     pub leg: Leg,
+    /// What the prefill engine said, if decode was given its handle.
+    pub prefilled: Option<PrefillUsage>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
-    /// Whether decode was given a handle.
-    moves_kv: bool,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
@@ -167,7 +168,7 @@ impl Turn {
             decode,
             prefill: booking.worker().clone(),
             disaggregated: false,
-            moves_kv: false,
+            prefilled: None,
             prompt_tokens: None,
             booking,
             dispatched: call.app.clock.elapsed(),
@@ -183,8 +184,13 @@ impl Turn {
     }
 
     /// The prompt was prefilled elsewhere.
-    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>, moves_kv: bool) -> Self {
-        Self { prefill, prompt_tokens, disaggregated: true, moves_kv, ..self }
+    pub fn prefilled_by(
+        self,
+        prefill: Arc<Worker>,
+        prompt_tokens: Option<u32>,
+        prefilled: Option<PrefillUsage>,
+    ) -> Self {
+        Self { prefill, prompt_tokens, disaggregated: true, prefilled, ..self }
     }
 
     /// The first event of a stream is on its way.
@@ -203,7 +209,7 @@ impl Turn {
             let tokens = f64::from(self.prompt_tokens.unwrap_or(self.facts.request.prompt_tokens));
             let bytes = tokens * f64::from(self.facts.kv_bytes_per_token);
             let (step_ms, link) = (seen.decode_step.last(), seen.link_mb_per_s.value());
-            if self.moves_kv {
+            if self.prefilled.is_some() {
                 let step = Duration::try_from_secs_f64(f64::from(step_ms) / 1_000.0).unwrap_or_default();
                 self.decision.metrics.phase(Phase::Transfer, took.saturating_sub(step));
             }

@@ -227,7 +227,7 @@ impl Story {
     /// Who decoded last.
     pub fn decode(&self) -> Option<&str> {
         let leg = self.attempts.last()?.legs.last()?;
-        (leg.leg == Leg::Decode).then_some(leg.worker.as_str())
+        (leg.leg != Leg::Prefill).then_some(leg.worker.as_str())
     }
 
     /// A moment by the wall clock, nanoseconds since the Unix epoch.

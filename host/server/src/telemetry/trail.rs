@@ -13,7 +13,6 @@ use super::{Telemetry, access_log, decision_header};
 use crate::clock::Clock;
 use crate::ids::RequestId;
 use crate::pipeline::{DECISION_HEADER, REQUEST_ID_HEADER};
-use crate::request::Endpoint;
 
 /// Characters kept of a client's request id, and of its `tracestate`, whose standard asks for 512.
 const CLIENT_ID_CHARS: usize = 128;
@@ -27,7 +26,7 @@ const MS_NS: u64 = 1_000_000;
 pub struct Trail {
     shared: Option<Arc<Shared>>,
     /// Trace context for engines, where the client sent none that can be passed on.
-    fresh: Option<HeaderValue>,
+    fresh: Option<Arc<HeaderValue>>,
 }
 
 struct Shared {
@@ -42,13 +41,13 @@ impl Trail {
         telemetry: &Telemetry,
         clock: &Arc<dyn Clock>,
         id: RequestId,
-        endpoint: Endpoint,
+        endpoint: &'static str,
         headers: &HeaderMap,
     ) -> Self {
         let wants_decision = headers.contains_key(DECISION_HEADER);
         let client = telemetry.sampler.as_ref().and_then(|_| TraceParent::of(headers));
         let trace = telemetry.sampler.as_ref().map(|sampler| sampler.begin(client));
-        let fresh = trace.filter(|_| client.is_none()).and_then(|trace| trace.root.header());
+        let fresh = trace.filter(|_| client.is_none()).and_then(|trace| trace.root.header()).map(Arc::new);
         let trace = trace.filter(|trace| trace.root.sampled);
         if !wants_decision && trace.is_none() && !access_log::is_on(telemetry.access_log) {
             return Self { shared: None, fresh };
@@ -56,7 +55,7 @@ impl Trail {
         let story = Story {
             request: id.to_string(),
             client_request: headers.get(REQUEST_ID_HEADER).map(|id| cleaned(id, CLIENT_ID_CHARS)),
-            endpoint: endpoint.path(),
+            endpoint,
             began: clock.elapsed(),
             began_unix_ns: clock.wall_ms().saturating_mul(MS_NS),
             trace,
@@ -89,7 +88,7 @@ impl Trail {
         legs.remove(&state);
         match &self.fresh {
             Some(fresh) => {
-                legs.insert(HeaderName::from_static(TRACEPARENT), fresh.clone());
+                legs.insert(HeaderName::from_static(TRACEPARENT), HeaderValue::clone(fresh));
             }
             None => {
                 for value in client.get_all(&state) {
@@ -153,7 +152,7 @@ mod tests {
     }
 
     fn begin(telemetry: &Telemetry, headers: &HeaderMap) -> Trail {
-        Trail::begin(telemetry, &SystemClock::shared(), Ids::default().next(), Endpoint::Chat, headers)
+        Trail::begin(telemetry, &SystemClock::shared(), Ids::default().next(), "/v1/completions", headers)
     }
 
     fn traced(per_million: u32) -> Telemetry {

@@ -1,5 +1,7 @@
 //! From stories to OTLP's messages.
 
+use std::time::Duration;
+
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -32,7 +34,11 @@ pub(super) fn request(service: &str, spans: Vec<Span>) -> ExportTraceServiceRequ
 
 /// How many spans a story becomes.
 pub(super) fn count(story: &Story) -> u64 {
-    let attempts = story.attempts.iter().map(|attempt| 1 + attempt.legs.len() as u64).sum::<u64>();
+    let attempts = story
+        .attempts
+        .iter()
+        .map(|attempt| u64::from(attempt.decided.is_some()) + attempt.legs.len() as u64)
+        .sum::<u64>();
     1 + u64::from(story.queued.is_some()) + attempts
 }
 
@@ -45,7 +51,7 @@ pub(super) fn spans(story: &Story, ended: Ended) -> Vec<Span> {
     spans.extend(queued);
     let mut before = None;
     for (number, attempt) in story.attempts.iter().enumerate() {
-        spans.push(of.decide(number, attempt, before));
+        spans.extend(attempt.decided.map(|until| of.decide(number, attempt, until, before)));
         let legs = attempt.legs.iter().enumerate();
         spans.extend(legs.map(|(at, leg)| of.leg(number, at, leg, before)));
         before = attempt.failed;
@@ -96,9 +102,8 @@ impl Spans<'_> {
         span
     }
 
-    fn decide(&self, number_of: usize, attempt: &Attempt, before: Option<&str>) -> Span {
+    fn decide(&self, number_of: usize, attempt: &Attempt, until: Duration, before: Option<&str>) -> Span {
         let place = self.trace.child(decide_number(number_of));
-        let until = attempt.decided.unwrap_or(self.ended.at);
         let mut span = self.span(place, "decide", Stretch { from: attempt.began, to: until });
         span.attributes.push(number("sluice.attempt", number_of as u64));
         span.attributes.extend(before.map(|why| text("sluice.retry_reason", why)));
@@ -133,7 +138,7 @@ impl Spans<'_> {
         }
         let (key, tokens) = match leg.leg {
             Leg::Prefill => ("gen_ai.usage.input_tokens", self.story.prompt_tokens),
-            Leg::Decode => ("gen_ai.usage.output_tokens", self.story.output_tokens),
+            Leg::Decode | Leg::Passthrough => ("gen_ai.usage.output_tokens", self.story.output_tokens),
         };
         let (ok, cancelled) = (Outcome::Ok.name(), Outcome::Cancelled.name());
         if outcome == ok {
@@ -178,12 +183,25 @@ fn with(key: &str, value: Value) -> KeyValue {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     use super::*;
+    use crate::telemetry::labels::Source;
+    use crate::telemetry::story::Decided;
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
+    }
+
+    fn decided() -> Decided {
+        Decided {
+            policy: "adaptive".to_owned(),
+            module: "adaptive".to_owned(),
+            version: "1".to_owned(),
+            generation: 3,
+            source: Source::Policy,
+            placement: "disaggregated",
+            reason: String::new(),
+        }
     }
 
     /// Waited, prefilled in vain, served by another worker at the second attempt.
@@ -200,6 +218,7 @@ mod tests {
         story.leg(Leg::Prefill, "p0", ms(1_011));
         story.attempt_failed("connect", ms(1_012));
         story.attempt(ms(1_013));
+        story.decided(decided(), ms(1_014));
         story.leg(Leg::Prefill, "p1", ms(1_014));
         story.leg_over("ok", ms(1_020));
         story.leg(Leg::Decode, "d0", ms(1_021));
@@ -222,9 +241,8 @@ mod tests {
         let expected = [
             ("POST", 0, 50),
             ("queue", 0, 10),
-            ("decide", 10, 50),
             ("prefill", 11, 12),
-            ("decide", 13, 50),
+            ("decide", 13, 14),
             ("prefill", 14, 20),
             ("decode", 21, 50),
         ];
