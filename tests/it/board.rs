@@ -75,7 +75,9 @@ async fn the_board_asks_for_what_there_is() {
     let missing: Vec<_> = asked.iter().filter(|name| !metrics.has(name)).collect();
     assert!(missing.is_empty(), "the board asks for {missing:?}, which this host has not");
     let titles: Vec<_> = board["panels"].as_array().unwrap().iter().map(|panel| &panel["title"]).collect();
-    for row in ["Requests", "Phases", "KV transfers", "Retries and breakers", "Policies", "Fleet"] {
+    for row in
+        ["Requests", "Phases", "KV transfers", "Retries and breakers", "Policies", "Fleet", "Admission"]
+    {
         assert!(titles.iter().any(|title| *title == row), "{row}: {titles:?}");
     }
     let ids: BTreeSet<_> =
@@ -122,9 +124,9 @@ const ENDS: [&str; 6] = ["_seconds", "_tokens", "_requests", "_sessions", "_bloc
 const STATES: [&str; 4] = ["_up", "_open", "_free", "_generation"];
 
 /// Labels whose values are configured, or names of policies, or of a fixed set.
-const LABELS: [&str; 14] = [
+const LABELS: [&str; 15] = [
     "endpoint", "handle", "hook", "kind", "le", "leg", "mode", "outcome", "phase", "policy", "pool",
-    "reason", "role", "worker",
+    "reason", "role", "tenant", "worker",
 ];
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod access_log;
+mod admission;
 mod bad_answers;
 mod board;
 mod config;
@@ -25,6 +26,7 @@ mod signals;
 mod stale_connections;
 mod streams;
 mod surface;
+mod tenants;
 mod traces;
 mod usage;
 mod workers;

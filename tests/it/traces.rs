@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use hyper::{Method, StatusCode};
 use serde_json::json;
-use sluice_harness::{Answer, Collector, Exported, Host, HostPlan, MockEngine, Mode, PolicyFile};
+use sluice_harness::mock_engine::End;
+use sluice_harness::{Answer, Canned, Collector, Exported, Host, HostPlan, MockEngine, Mode, PolicyFile};
 
 use crate::SOON;
 
@@ -112,12 +113,42 @@ async fn attempts_are_told_apart() {
     assert_eq!(again.attribute("sluice.attempt").as_deref(), Some("1"));
 }
 
+/// A request that waits for its place says how long.
+#[tokio::test]
+async fn the_wait_for_a_place_is_a_span() {
+    let collector = Collector::start().await.unwrap();
+    let engine = MockEngine::start(|request| match request.body["stream"] == true {
+        true => Canned::events(&[r#"{"choices":[{"index":0,"text":" x"}]}"#], End::Never),
+        false => Canned::completed(),
+    });
+    let engine = engine.await.unwrap();
+    let plan = traced(HostPlan::new(Mode::Unified).worker("unified", engine.url()), collector.url(), "");
+    let host = Host::start(&HostPlan { server: "max_in_flight = 1\n".into(), ..plan }, &[]).await.unwrap();
+    host.until_ready().await.unwrap();
+    let endless = json!({"model": "emulated", "prompt": "hi", "stream": true});
+    let holder = host.client().stream("/v1/completions", &endless, &[]).await.unwrap();
+    let frees_the_place = async {
+        host.until_metric("sluice_queued_requests", &[], |count| count == 1.0, SOON).await.unwrap();
+        drop(holder);
+    };
+    let (answer, ()) = tokio::join!(ask(&host, &[]), frees_the_place);
+    assert_eq!(answer.status, 200);
+    // Three spans of the one that left, four of the one that waited.
+    let spans = collector.until(7, SOON).await.unwrap();
+    let waits: Vec<_> = spans.iter().filter(|exported| exported.span.name == "queue").collect();
+    assert_eq!(waits.len(), 1, "{spans:?}");
+    assert!(waits[0].span.end_time_unix_nano > waits[0].span.start_time_unix_nano);
+    let left =
+        spans.iter().find(|exported| exported.attribute("sluice.outcome").as_deref() == Some("cancelled"));
+    assert!(left.is_some_and(|exported| exported.span.status.is_none()), "{spans:?}");
+}
+
 /// Requests to other paths are traced, too, and say where they went.
 #[tokio::test]
 async fn passed_requests_are_traced() {
     let collector = Collector::start().await.unwrap();
     let answer = json!({"object": "list", "data": []});
-    let engine = MockEngine::start(move |_| sluice_harness::Canned::json(200, &answer)).await.unwrap();
+    let engine = MockEngine::start(move |_| Canned::json(200, &answer)).await.unwrap();
     let plan = traced(HostPlan::new(Mode::Unified).worker("unified", engine.url()), collector.url(), "");
     let host = Host::start(&plan, &[]).await.unwrap();
     host.until_ready().await.unwrap();

@@ -2,6 +2,7 @@
 //!
 //! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
 
+pub mod admission;
 pub mod app;
 pub mod cli;
 pub mod clock;
@@ -27,6 +28,7 @@ pub mod sessions;
 pub mod splitting;
 pub mod stall;
 pub mod telemetry;
+pub mod tenants;
 pub mod text_table;
 pub mod threads;
 pub mod upstream;

@@ -16,6 +16,7 @@ use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
+use serde::Deserialize;
 use sluice_core::hash;
 use tokio::time::Instant;
 
@@ -23,14 +24,16 @@ use crate::app::App;
 use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::content_type;
 use crate::http::error::ApiError;
-use crate::identity::tenant;
+use crate::http::members::Members;
 use crate::ids::RequestId;
-use crate::pipeline::{ATTEMPTS_AT_MOST, answer, busy, call, read_body};
+use crate::pipeline::admit::{self, Admitted};
+use crate::pipeline::{ATTEMPTS_AT_MOST, answer, call};
 use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
 use crate::telemetry::labels::Retry;
+use crate::tenants::TokenUse;
 use attempt::{Answered, Passage};
 use outcome::Outcome;
-use paths::Path;
+use paths::{Fate, Path};
 use request::Passed;
 use stream::Passing;
 
@@ -50,6 +53,9 @@ pub async fn serve(
     let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
     let mut response = match answered(app, path, &head.headers, incoming, id, deadline, &mut outcome).await {
         Ok(Answered::Whole { status, kind, bytes }) => {
+            if let Some((prompt_tokens, output_tokens)) = counted(&bytes) {
+                outcome.counted(prompt_tokens, output_tokens);
+            }
             outcome.ok();
             let mut response = Response::new(whole_with_place(bytes, outcome.take_place()));
             *response.status_mut() = status;
@@ -81,24 +87,32 @@ async fn answered(
 ) -> Result<Answered, ApiError> {
     request::no_form(path)?;
     content_type::json(headers)?;
-    outcome.hold(app.admit().ok_or_else(|| busy(app))?);
-    let bytes = read_body(app, incoming, deadline).await?;
-    let Passed { model, output_limit, body } = Passed::parse(path, &bytes)?;
+    let Admitted { caller, place, bytes, queued, .. } =
+        admit::admit(app, headers, incoming, deadline).await?;
+    outcome.hold(place);
+    let marks = |model: &str, priority| app.tenants.marks(&caller, model, priority).collect();
+    let Passed { model, output_limit, body } = Passed::parse(path, &bytes, marks)?;
     let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
-    outcome.pool(&pool.metrics);
+    outcome.pool(&pool.metrics, queued);
     let trail = outcome.trail().clone();
-    trail.note(|story, _| story.found(&pool.config, &tenant(headers)));
+    trail.note(|story, _| story.found(&pool.config, &caller.name));
     if let Some(limit) = output_limit {
         limit.check(pool.config.max_model_len)?;
     }
+    let max_output_tokens = output_limit.map_or(OUTPUT_TOKENS_UNLESS_SAID, |limit| limit.tokens);
+    if path.fate.runs_the_model() {
+        let generates = if matches!(path.fate, Fate::Generates(_)) { max_output_tokens } else { 0 };
+        let prompt_tokens = pool.estimate_tokens(bytes.len());
+        outcome.charge(TokenUse::reserve(&app.tenants, &caller, prompt_tokens, generates.into())?);
+    }
     let passage = Passage {
         seed: hash::bytes(2, &bytes[..bytes.len().min(SEED_BYTES)]),
-        headers: call::forwarded(headers, &trail),
+        headers: call::forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref(), &trail),
         trail,
         app,
         path,
         pool,
-        max_output_tokens: output_limit.map_or(OUTPUT_TOKENS_UNLESS_SAID, |limit| limit.tokens),
+        max_output_tokens,
         body,
         body_bytes: bytes.len(),
         id,
@@ -119,5 +133,35 @@ async fn answered(
         }
         unwanted.extend(failed.worker);
         passage.pool.metrics.retry(Retry::After(failed.failure));
+    }
+}
+
+/// Prompt and output tokens as an engine's whole answer counts them, by either of the names that APIs give them.
+fn counted(answer: &[u8]) -> Option<(u32, u32)> {
+    #[derive(Deserialize)]
+    struct Usage {
+        #[serde(alias = "input_tokens")]
+        prompt_tokens: u32,
+        #[serde(alias = "output_tokens", default)]
+        completion_tokens: u32,
+    }
+    let usage: Usage = Members::parse(answer).ok()?.read("usage").ok()??;
+    Some((usage.prompt_tokens, usage.completion_tokens))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_read_by_either_name() {
+        for (answer, expected) in [
+            (r#"{"usage":{"prompt_tokens":3,"total_tokens":3}}"#, Some((3, 0))),
+            (r#"{"usage":{"input_tokens":3,"output_tokens":4}}"#, Some((3, 4))),
+            (r#"{"usage":null}"#, None),
+            ("[1]", None),
+        ] {
+            assert_eq!(counted(answer.as_bytes()), expected, "{answer}");
+        }
     }
 }

@@ -73,6 +73,10 @@ pub struct ClientRequest<'a> {
     pub conversation: Option<String>,
     /// Why one request cannot be split over prefill and decode, if it cannot.
     pub unsplittable: Option<&'static str>,
+    /// As engines read it: lower is earlier.
+    pub priority: Option<i32>,
+    /// Members, as raw JSON, that the host sets on every leg, whatever the client wrote.
+    set_by_host: Vec<(&'static str, String)>,
 }
 
 impl<'a> ClientRequest<'a> {
@@ -92,6 +96,7 @@ impl<'a> ClientRequest<'a> {
         let echoes = endpoint == Endpoint::Completions && optional(&members, "echo")?.unwrap_or(false);
         let zero = if echoes { Zero::Taken } else { Zero::Refused };
         let output_limit = OutputLimit::read(&members, &["max_completion_tokens", "max_tokens"], zero)?;
+        let priority = priority(&members)?;
         let conversation = conversation(&members, headers)?;
         let unsplittable = unsplittable(&members)?;
         Ok(Self {
@@ -104,6 +109,8 @@ impl<'a> ClientRequest<'a> {
             output_limit,
             conversation,
             unsplittable,
+            priority,
+            set_by_host: Vec::new(),
         })
     }
 
@@ -118,10 +125,9 @@ impl<'a> ClientRequest<'a> {
     /// The body for one worker that does it all, or for decode: as the client sent it, less what is stripped,
     /// with this KV handle (raw JSON) if there is one.
     pub fn body(&self, kv_transfer_params: Option<&str>) -> Segments {
-        match kv_transfer_params {
-            Some(params) => self.members.splice(self.text, &STRIPPED, &[("kv_transfer_params", params)]),
-            None => self.members.splice(self.text, &STRIPPED, &[]),
-        }
+        let mut set = self.host_members();
+        set.extend(kv_transfer_params.map(|params| ("kv_transfer_params", params)));
+        self.members.splice(self.text, &STRIPPED, &set)
     }
 
     /// The body for prefill: one token, unstreamed, since a streamed prefill leg returns no handle and strands
@@ -129,15 +135,34 @@ impl<'a> ClientRequest<'a> {
     pub fn prefill_body(&self) -> Segments {
         let mut dropped = STRIPPED.to_vec();
         dropped.extend(["stream_options", "min_tokens"]);
-        let mut set = vec![
+        let mut set = self.host_members();
+        set.extend([
             ("max_tokens", "1"),
             ("stream", "false"),
             ("kv_transfer_params", r#"{"do_remote_decode":true,"do_remote_prefill":false}"#),
-        ];
+        ]);
         if self.members.has("max_completion_tokens") {
             set.push(("max_completion_tokens", "1"));
         }
         self.members.splice(self.text, &dropped, &set)
+    }
+}
+
+impl ClientRequest<'_> {
+    /// Sets a member, as raw JSON, on every leg.
+    pub fn set_by_host(&mut self, name: &'static str, json: String) {
+        self.set_by_host.push((name, json));
+    }
+
+    /// Output tokens of all answers that the client asks for.
+    pub fn output_tokens_at_most(&self) -> Result<u64, ApiError> {
+        let answers = |name| Ok(optional::<u32>(&self.members, name)?.unwrap_or(1));
+        let answers = answers("n")?.max(answers("best_of")?).max(1);
+        Ok(u64::from(self.max_output_tokens) * u64::from(answers))
+    }
+
+    fn host_members(&self) -> Vec<(&'static str, &str)> {
+        self.set_by_host.iter().map(|(name, json)| (*name, json.as_str())).collect()
     }
 }
 
@@ -149,6 +174,12 @@ fn check_prompt(endpoint: Endpoint, members: &Members<'_>) -> Result<(), ApiErro
         (Endpoint::Chat, _) => Err(wrong_type(name, "an array of messages")),
         (Endpoint::Completions, _) => Err(wrong_type(name, "a string or an array")),
     }
+}
+
+/// As engines read it: lower is earlier. They take any whole number; beyond 32 bits none is more urgent than another.
+pub(crate) fn priority(members: &Members<'_>) -> Result<Option<i32>, ApiError> {
+    let written = optional::<i64>(members, "priority")?;
+    Ok(written.map(|priority| priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32))
 }
 
 pub(crate) fn required<'a, T: serde::Deserialize<'a>>(
@@ -279,6 +310,19 @@ mod tests {
                 .expect("UTF-8")
                 .contains(r#""kv_transfer_params":{"ours":1}"#)
         );
+    }
+
+    #[test]
+    fn what_the_host_sets_stands_on_every_leg() {
+        let body = chat(r#","cache_salt":"mine","priority":-9"#);
+        let mut request = parse(Endpoint::Chat, &body).expect("valid");
+        assert_eq!(request.priority, Some(-9));
+        request.set_by_host("cache_salt", "\"ours\"".to_owned());
+        request.set_by_host("priority", "3".to_owned());
+        for sent in [request.body(None), request.prefill_body(), request.body(Some("{}"))] {
+            let sent: serde_json::Value = serde_json::from_slice(&sent.joined()).expect("valid");
+            assert_eq!((&sent["cache_salt"], &sent["priority"]), (&"ours".into(), &3.into()), "{sent}");
+        }
     }
 
     #[test]

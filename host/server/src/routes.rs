@@ -18,6 +18,7 @@ use crate::models;
 use crate::passthrough::{self, paths::Fate};
 use crate::pipeline;
 use crate::request::Endpoint;
+use crate::tenants;
 
 /// Where clients connect.
 pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
@@ -49,6 +50,10 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
         (&Method::GET, "/admin/policies") => policies(app),
         (&Method::GET, "/admin/fleet") => {
             json_response(StatusCode::OK, json!({"pools": status::fleet(&app.fleet)}).to_string())
+        }
+        (&Method::GET, "/admin/tenants") => {
+            let body = json!(tenants::status::tenants(&app.tenants, &app.admission));
+            json_response(StatusCode::OK, body.to_string())
         }
         (&Method::GET, "/metrics") => metrics(app),
         (&Method::GET, "/health") => json_response(StatusCode::OK, r#"{"status":"ok"}"#),
@@ -84,10 +89,11 @@ const DATA_PLANE: [(Method, &str); 6] = [
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 5] = [
+const ADMIN: [(Method, &str); 6] = [
     (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
     (Method::GET, "/admin/fleet"),
+    (Method::GET, "/admin/tenants"),
     (Method::GET, "/metrics"),
     (Method::GET, "/health"),
 ];

@@ -45,6 +45,8 @@ pub struct HostPlan {
     pub pool: String,
     /// Whether the log is written as JSON.
     pub log_json: bool,
+    /// More tables.
+    pub tables: String,
 }
 
 impl HostPlan {
@@ -60,6 +62,7 @@ impl HostPlan {
             telemetry: String::new(),
             log_json: false,
             pool: "kv_bytes_per_token = 64\n".into(),
+            tables: String::new(),
         }
     }
 
@@ -83,11 +86,11 @@ impl HostPlan {
             Mode::Pull => "pull",
             Mode::Unified => "unified",
         };
-        let Self { server, policy, policy_keys, telemetry, model, pool, .. } = self;
+        let Self { server, policy, policy_keys, telemetry, model, pool, tables, .. } = self;
         let mut toml = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
              [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n\
-             [telemetry]\n{telemetry}\n\
+             [telemetry]\n{telemetry}\n{tables}\n\
              [[pool]]\nname = \"main\"\nmodel = \"{model}\"\nmode = \"{mode}\"\n{pool}"
         );
         for WorkerPlan { name, role, url, can_prefill } in &self.workers {

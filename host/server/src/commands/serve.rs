@@ -15,7 +15,7 @@ use super::{Signals, complain, say};
 use crate::app::App;
 use crate::cli;
 use crate::clock::{SystemClock, millis};
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, Config, ConfigError, Secrets};
 use crate::fleet::probe;
 use crate::listen::{self, Serving};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
@@ -42,6 +42,10 @@ pub fn run(args: &cli::Serve) -> ExitCode {
         Ok(config) => config,
         Err(error) => return refuse(&error),
     };
+    let secrets = match Secrets::read(&config) {
+        Ok(secrets) => secrets,
+        Err(error) => return refuse(&error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -49,13 +53,13 @@ pub fn run(args: &cli::Serve) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = runtime.block_on(host(config));
+    let code = runtime.block_on(host(config, secrets));
     // Probes and idle connections have nothing to finish.
     runtime.shutdown_background();
     code
 }
 
-async fn host(config: Config) -> ExitCode {
+async fn host(config: Config, secrets: Secrets) -> ExitCode {
     let bound = async {
         let clients = bind(&config, config.server.listen, "listen").await?;
         let operators = bind(&config, config.server.admin_listen, "admin_listen").await?;
@@ -76,7 +80,7 @@ async fn host(config: Config) -> ExitCode {
         Err(error) => return refuse(&policy_folder(&config, &error)),
     };
     let (releases, holds) = release::queue();
-    let app = Arc::new(App::new(config, policies, telemetry, SystemClock::shared(), releases));
+    let app = Arc::new(App::new(config, &secrets, policies, telemetry, SystemClock::shared(), releases));
     let mut ending = JoinSet::new();
     ending.spawn(release::run(app.clone(), holds));
     serve(app, clients, operators).await
@@ -96,7 +100,8 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     let exporter = export(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
-    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST);
+    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
+        + app.config.server.max_queued;
     // Two legs a request, at most one of them at a time on a connection of its own.
     want_descriptors(connections_at_most + app.config.server.max_in_flight + OTHER_DESCRIPTORS);
     let signals = match Signals::listen() {
@@ -141,7 +146,7 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
                 () = sweep_sessions(&app) => {}
             }
             app.start_draining();
-            tracing::info!(in_flight = app.in_flight(), "draining");
+            tracing::info!(in_flight = app.admission.running(), "draining");
             tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
             // The receivers live in the two servers above.
             let _ = stop.send(true);

@@ -8,9 +8,11 @@
 mod check;
 mod check_pools;
 mod check_telemetry;
+mod check_tenants;
 mod errors;
 mod limits;
 mod meant;
+mod secrets;
 mod source;
 mod spelling;
 mod table;
@@ -29,8 +31,10 @@ use toml::de::DeTable;
 pub use self::errors::{ConfigError, Problem};
 pub use self::limits::{BUILTIN, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
 pub use self::meant::{
-    Config, Policy, Pool, PoolMode, SampleRatio, Server, Sessions, Telemetry, Worker, worker_id,
+    Config, Policy, Pool, PoolMode, SampleRatio, Server, Sessions, Telemetry, Tenant, Tenants, Worker,
+    worker_id,
 };
+pub use self::secrets::Secrets;
 pub use self::source::Place;
 pub use self::url::{UrlError, WorkerUrl};
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::app::Place;
+use crate::admission::Place;
 use crate::passthrough::stream::Passing;
 use crate::pipeline::relay::Relay;
 

@@ -1,6 +1,6 @@
 //! Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, each saying who failed.
 
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
@@ -110,6 +110,9 @@ impl ApiError {
         let mut response = json_response(self.status, self.json());
         if CLOSING.contains(&self.status) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(ms) = self.retry_after_ms {
             // The header counts whole seconds: round up, or clients come back too early.

@@ -47,6 +47,7 @@ pub(super) struct Passage<'a> {
 }
 
 /// An answer that may be passed on.
+#[expect(clippy::large_enum_variant, reason = "one a request, taken apart where it is made")]
 pub(super) enum Answered {
     /// Read to its end.
     Whole {

@@ -6,13 +6,15 @@ use std::time::Duration;
 use hyper::HeaderMap;
 
 use super::paths::Path;
-use crate::app::{App, Place};
+use crate::admission::Place;
+use crate::app::App;
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::telemetry::labels::{self, Phase};
 use crate::telemetry::pool_metrics::PoolMetrics;
-use crate::telemetry::story::Ended;
+use crate::telemetry::story::{Ended, Stretch};
 use crate::telemetry::trail::Trail;
+use crate::tenants::TokenUse;
 
 /// Exactly one outcome is counted when this is dropped, and the request's place is given back.
 pub(super) struct Outcome {
@@ -23,6 +25,7 @@ pub(super) struct Outcome {
     outcome: labels::Outcome,
     trail: Trail,
     place: Option<Place>,
+    tokens: Option<Arc<TokenUse>>,
 }
 
 impl Outcome {
@@ -35,6 +38,7 @@ impl Outcome {
             outcome: labels::Outcome::Cancelled,
             trail: Trail::begin(&app.telemetry, &app.clock, id, path.path, headers),
             place: None,
+            tokens: None,
             app: app.clone(),
         }
     }
@@ -54,9 +58,31 @@ impl Outcome {
         self.place.take()
     }
 
-    /// The pool was found.
-    pub fn pool(&mut self, pool: &Arc<PoolMetrics>) {
+    /// The pool was found, for a request that has its place, after this wait if there was one.
+    pub fn pool(&mut self, pool: &Arc<PoolMetrics>, queued: Option<Stretch>) {
         self.pool = pool.clone();
+        let waited = queued.map_or(Duration::ZERO, |queued| queued.to.saturating_sub(queued.from));
+        self.pool.undecided().phase(Phase::Queue, waited);
+        self.trail.note(|story, _| story.queued = queued);
+    }
+
+    /// What it takes is charged to its tenant, unless it fails before its answer.
+    pub fn charge(&mut self, tokens: Arc<TokenUse>) {
+        self.tokens = Some(tokens);
+    }
+
+    /// More events of a stream came, each about one token.
+    pub fn generated(&self, events: u32) {
+        if let Some(tokens) = &self.tokens {
+            tokens.generated(events);
+        }
+    }
+
+    /// The engine counted.
+    pub fn counted(&self, prompt_tokens: u32, output_tokens: u32) {
+        if let Some(tokens) = &self.tokens {
+            tokens.counted(prompt_tokens, output_tokens);
+        }
     }
 
     /// The answer is whole.
@@ -67,6 +93,9 @@ impl Outcome {
     /// The client is told of an error.
     pub fn fail(&mut self, error: &ApiError) {
         self.trail.note(|story, now| story.told(error, now));
+        if let Some(tokens) = &self.tokens {
+            tokens.void();
+        }
         self.outcome = error.blame.into();
     }
 

@@ -23,6 +23,13 @@ pub enum Fate {
     Form,
 }
 
+impl Fate {
+    /// Whether tokens are computed, which a tenant is charged for.
+    pub fn runs_the_model(self) -> bool {
+        matches!(self, Self::Generates(_) | Self::Prefills)
+    }
+}
+
 /// All of them. Paths that steer an engine (`/sleep`, `/reset_prefix_cache`, `/inference/v1/generate`,
 /// `/v1/load_lora_adapter`) are left out on purpose: clients do not reach them.
 pub const PATHS: [Path; 16] = [

@@ -9,7 +9,7 @@ use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::output_limit::{OutputLimit, Zero};
-use crate::request::{STRIPPED, required};
+use crate::request::{STRIPPED, priority, required};
 
 /// What engines keep in their own memory, where a later request would have to find it: requests of one client go to
 /// any worker, so these would work by chance alone.
@@ -28,11 +28,17 @@ pub(super) struct Passed {
 
 impl Passed {
     /// Reads and checks a body. Errors are the client's, in OpenAI's shape.
-    pub fn parse(path: &Path, body: &Bytes) -> Result<Self, ApiError> {
+    ///
+    /// `marks` gives the members, as raw JSON, that the host sets for this model and the client's own priority.
+    pub fn parse(
+        path: &Path,
+        body: &Bytes,
+        marks: impl FnOnce(&str, Option<i32>) -> Vec<(&'static str, String)>,
+    ) -> Result<Self, ApiError> {
         let members = Members::parse(body).map_err(|error| {
             ApiError::bad_request(None, "invalid_json", format!("the body is not a JSON object: {error}"))
         })?;
-        let model = required(&members, "model")?;
+        let model: String = required(&members, "model")?;
         if let Some(name) = KEPT_BY_ONE_ENGINE.into_iter().find(|name| asks_for(&members, name)) {
             let message = format!(
                 "{name} needs the engine that served an earlier request, and requests here go to any: leave it out, and \
@@ -47,7 +53,9 @@ impl Passed {
             }
             Fate::Prefills | Fate::Tokenizes | Fate::Form => None,
         };
-        Ok(Self { model, output_limit, body: members.splice(body, &STRIPPED, &[]) })
+        let marks = if path.fate.runs_the_model() { marks(&model, priority(&members)?) } else { Vec::new() };
+        let set: Vec<_> = marks.iter().map(|(name, json)| (*name, json.as_str())).collect();
+        Ok(Self { model, output_limit, body: members.splice(body, &STRIPPED, &set) })
     }
 }
 
@@ -77,7 +85,7 @@ mod tests {
         for path in PATHS.iter().filter(|path| path.fate != Fate::Form) {
             let forbidden: String = STRIPPED.iter().map(|name| format!(r#","{name}":"x""#)).collect();
             let body = format!(r#"{{"model":"m","input":"hi"{forbidden}}}"#);
-            let passed = Passed::parse(path, &Bytes::from(body)).expect("valid");
+            let passed = Passed::parse(path, &Bytes::from(body), |_, _| Vec::new()).expect("valid");
             assert_eq!(passed.body.joined(), br#"{"model":"m","input":"hi"}"#, "{}", path.path);
         }
     }
@@ -103,7 +111,8 @@ mod tests {
                 "unsupported_parameter",
             ),
         ] {
-            let error = Passed::parse(find(path).expect("known"), &Bytes::from(body)).expect_err(body);
+            let error = Passed::parse(find(path).expect("known"), &Bytes::from(body), |_, _| Vec::new())
+                .expect_err(body);
             assert_eq!((error.param.as_deref(), error.code), (param, code), "{path} {body}");
             assert!(error.status.is_client_error());
         }
@@ -131,7 +140,8 @@ mod tests {
             ("/v1/embeddings", r#","max_tokens":"whatever""#, None),
         ] {
             let body = format!(r#"{{"model":"m"{extra}}}"#);
-            let passed = Passed::parse(find(path).expect("known"), &Bytes::from(body)).expect("valid");
+            let passed = Passed::parse(find(path).expect("known"), &Bytes::from(body), |_, _| Vec::new())
+                .expect("valid");
             assert_eq!(
                 (passed.model.as_str(), passed.output_limit.map(|limit| limit.tokens)),
                 ("m", expected),

@@ -150,6 +150,7 @@ impl Running {
             self.booking.prefilled();
         }
         self.booking.generated(events.len() as u32);
+        self.outcome.generated(events.len() as u32);
         let had_ended = self.progress.ended;
         let events: Vec<_> = events
             .into_iter()

@@ -13,7 +13,8 @@ use sluice_core::verdict::Retention;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
-use crate::app::{App, Place};
+use crate::admission::Place;
+use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, Leg, Pool, Worker};
 use crate::http::error::ApiError;
@@ -21,8 +22,9 @@ use crate::ids::RequestId;
 use crate::request::Endpoint;
 use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
-use crate::telemetry::story::Ended;
+use crate::telemetry::story::{Ended, Stretch};
 use crate::telemetry::trail::Trail;
+use crate::tenants::TokenUse;
 use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
@@ -36,8 +38,11 @@ pub struct Record {
     policy: Arc<PolicyMetrics>,
     started: Duration,
     outcome: Option<Outcome>,
+    /// In the queue; `None` once it is observed, under the policy that decided.
+    waited: Option<Duration>,
     trail: Trail,
     place: Option<Place>,
+    tokens: Option<Arc<TokenUse>>,
 }
 
 impl Record {
@@ -52,8 +57,10 @@ impl Record {
             pool,
             started,
             outcome: Some(Outcome::Cancelled),
+            waited: None,
             trail: Trail::begin(&app.telemetry, &app.clock, id, endpoint.path(), headers),
             place: None,
+            tokens: None,
         }
     }
 
@@ -80,6 +87,15 @@ impl Record {
     /// A policy has decided.
     pub(super) fn decided(&mut self, policy: &Arc<PolicyMetrics>) {
         self.policy = policy.clone();
+        if let Some(waited) = self.waited.take() {
+            self.policy.phase(Phase::Queue, waited);
+        }
+    }
+
+    /// It has its place, after this wait if there was one.
+    pub(super) fn queued(&mut self, queued: Option<Stretch>) {
+        self.waited = Some(queued.map_or(Duration::ZERO, |queued| queued.to.saturating_sub(queued.from)));
+        self.trail.note(|story, _| story.queued = queued);
     }
 
     /// What is written down of it.
@@ -87,8 +103,16 @@ impl Record {
         &self.trail
     }
 
+    /// What it takes is charged to its tenant, unless it fails before its answer.
+    pub(super) fn charge(&mut self, tokens: &Arc<TokenUse>) {
+        self.tokens = Some(tokens.clone());
+    }
+
     pub(super) fn fail(&mut self, error: &ApiError) {
         self.trail.note(|story, now| story.told(error, now));
+        if let Some(tokens) = &self.tokens {
+            tokens.void();
+        }
         self.outcome = Some(error.blame.into());
     }
 
@@ -105,8 +129,10 @@ impl Record {
             policy: self.policy.clone(),
             started: self.started,
             outcome: self.outcome.take(),
+            waited: self.waited.take(),
             trail: std::mem::take(&mut self.trail),
             place: self.place.take(),
+            tokens: self.tokens.take(),
         }
     }
 }
@@ -142,6 +168,7 @@ pub(super) struct Turn {
     session_key: Option<SessionKey>,
     mark: PromptMark,
     prompt_bytes: usize,
+    tokens: Arc<TokenUse>,
     arrived: Duration,
     first_token: Option<Duration>,
     generated: u32,
@@ -176,6 +203,7 @@ impl Turn {
             session_key: call.session_key.clone(),
             leg,
             prompt_bytes: call.request.prompt_text().len(),
+            tokens: call.tokens.clone(),
             arrived: call.arrived,
             first_token: None,
             generated: 0,
@@ -223,6 +251,7 @@ impl Turn {
     /// More events of a stream, each about one token.
     pub fn generated(&mut self, events: u32) {
         self.generated += events;
+        self.tokens.generated(events);
         self.booking.generated(events);
     }
 
@@ -248,6 +277,7 @@ impl Turn {
             story.output_tokens = Some(output_tokens);
             story.leg_over(Outcome::Ok.name(), now);
         });
+        self.tokens.counted(prompt_tokens, output_tokens);
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
     }

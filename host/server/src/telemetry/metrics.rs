@@ -91,6 +91,11 @@ impl Metrics {
         self.requests.session_evictions.inner().store(evictions as u64, Ordering::Relaxed);
     }
 
+    /// Registers metrics that are kept elsewhere.
+    pub fn register<M>(&self, metrics: impl FnOnce(&mut Registry) -> M) -> M {
+        metrics(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// All of them in the text exposition.
     pub fn encode(&self) -> String {
         let mut out = String::new();

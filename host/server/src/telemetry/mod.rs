@@ -1,6 +1,7 @@
 //! What the host tells of itself: logs, metrics, traces.
 
 mod access_log;
+pub mod admission;
 mod counted;
 mod decision_header;
 mod families;
