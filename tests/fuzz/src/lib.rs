@@ -8,3 +8,10 @@ pub mod mutate;
 pub mod sse;
 pub mod strict;
 pub mod upstream_json;
+
+/// Takes an input, panics where a promise is broken, and says whether the input was more than garbage.
+pub type Target = fn(&[u8]) -> bool;
+
+/// All targets by name.
+pub const TARGETS: [(&str, Target); 3] =
+    [("client_json", client_json::check), ("upstream_json", upstream_json::check), ("sse", sse::check)];

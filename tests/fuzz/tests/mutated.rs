@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use sluice_fuzz::Target;
 use sluice_fuzz::mutate::Mutator;
 
 /// Inputs of one target: together some seconds in a debug build.
@@ -18,7 +19,7 @@ const KEPT_ONE_IN: usize = 8;
 /// Seeds longer than this make each input slow, in bytes.
 const SEED_BYTES_AT_MOST: usize = 16 * 1_024;
 
-fn run(target: fn(&[u8]) -> bool, name: &str, inputs: usize, more_seeds: &[&str]) {
+fn run(target: Target, name: &str, inputs: usize, more_seeds: &[&str]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = std::iter::once(here.join("seeds").join(name));
     let folders = folders.chain(more_seeds.iter().map(|folder| here.join(folder)));
@@ -42,7 +43,7 @@ fn run(target: fn(&[u8]) -> bool, name: &str, inputs: usize, more_seeds: &[&str]
     assert!(meaningful > inputs / GARBAGE_AT_MOST, "only {meaningful} of {inputs} inputs mean anything");
 }
 
-fn checked(target: fn(&[u8]) -> bool, input: &[u8], what: &str) -> bool {
+fn checked(target: Target, input: &[u8], what: &str) -> bool {
     std::panic::catch_unwind(|| target(input)).unwrap_or_else(|_| {
         panic!("{what} breaks a promise (see above): {:?}", String::from_utf8_lossy(input));
     })

@@ -1,6 +1,0 @@
-//! libFuzzer's way into [`sluice_fuzz::client_json`].
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    sluice_fuzz::client_json::check(input);
-});
