@@ -24,7 +24,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -33,7 +33,7 @@ impl Random {
 
     /// A number below a bound.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
+        self.number() % bound.max(1)
     }
 
     fn index(&mut self, length: usize) -> usize {
@@ -81,7 +81,7 @@ impl Mutator {
         let at = random.index(input.len() + 1);
         let end = (at + random.index(16) + 1).min(input.len());
         match random.below(10) {
-            0 if at < input.len() => input[at] = random.next() as u8,
+            0 if at < input.len() => input[at] = random.number() as u8,
             1 if at < input.len() => input[at] ^= 1 << random.below(8),
             2 => drop(input.drain(at.min(end)..end)),
             3 => {
