@@ -2,15 +2,23 @@
 //! starts its own, on ports that the system chooses.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod access_log;
+mod admission;
 mod bad_answers;
+mod board;
+mod certificates;
 mod config;
+mod decision_header;
 mod disconnect;
 mod drain;
+mod edges;
 mod errors;
 mod flows;
 mod hold_times;
+mod ipv6;
 mod legs;
 mod limits;
+mod passthrough;
 mod policies;
 mod policy_commands;
 mod policy_faults;
@@ -20,6 +28,11 @@ mod signals;
 mod stale_connections;
 mod streams;
 mod surface;
+mod tenants;
+mod tls;
+mod traces;
+mod usage;
+mod wire;
 mod workers;
 
 use std::time::Duration;

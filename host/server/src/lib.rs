@@ -2,11 +2,13 @@
 //!
 //! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
 
+pub mod admission;
 pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod extra_args;
 pub mod fleet;
 pub mod handle;
 pub mod held;
@@ -14,6 +16,9 @@ pub mod http;
 pub mod identity;
 pub mod ids;
 pub mod listen;
+pub mod models;
+pub mod output_limit;
+pub mod passthrough;
 pub mod pipeline;
 pub mod policy_events;
 pub mod release;
@@ -23,6 +28,9 @@ pub mod sessions;
 pub mod splitting;
 pub mod stall;
 pub mod telemetry;
+pub mod tenants;
 pub mod text_table;
 pub mod threads;
+pub mod tls;
 pub mod upstream;
+pub mod usage;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::{HeaderMap, Method, StatusCode};
+use hyper::{Method, StatusCode};
 use sluice_core::facts::Role;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -98,7 +98,7 @@ async fn refused(app: &App, blocks: &Blocks) -> Result<(), String> {
     };
     let body =
         format!(r#"{{"model":"{NO_MODEL}",{prompt},"max_tokens":1,"kv_transfer_params":{}}}"#, handle.json());
-    let mut headers = HeaderMap::new();
+    let mut headers = pool.own_headers();
     if let Ok(id) = format!("sluice-release-{}", app.ids.next()).try_into() {
         headers.insert("x-request-id", id);
     }

@@ -15,15 +15,18 @@ use super::{Signals, complain, say};
 use crate::app::App;
 use crate::cli;
 use crate::clock::{SystemClock, millis};
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, Config, ConfigError, Secrets};
 use crate::fleet::probe;
-use crate::listen::{self, Serving};
+use crate::listen::{self, Serving, TlsServing};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::release;
 use crate::routes;
 use crate::sessions;
+use crate::telemetry::otlp::Exporter;
 use crate::telemetry::{self, Telemetry};
 use crate::threads::{self, DataThreads};
+use crate::tls::{self, Renewal, Renewed, ServerTls, TlsError};
+use crate::upstream::Upstream;
 
 /// Connections of clients per request in flight: most clients keep idle ones for their next request.
 const CONNECTIONS_PER_REQUEST: usize = 2;
@@ -41,6 +44,10 @@ pub fn run(args: &cli::Serve) -> ExitCode {
         Ok(config) => config,
         Err(error) => return refuse(&error),
     };
+    let secrets = match Secrets::read(&config) {
+        Ok(secrets) => secrets,
+        Err(error) => return refuse(&error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -48,13 +55,13 @@ pub fn run(args: &cli::Serve) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = runtime.block_on(host(config));
+    let code = runtime.block_on(host(config, secrets));
     // Probes and idle connections have nothing to finish.
     runtime.shutdown_background();
     code
 }
 
-async fn host(config: Config) -> ExitCode {
+async fn host(config: Config, secrets: Secrets) -> ExitCode {
     let bound = async {
         let clients = bind(&config, config.server.listen, "listen").await?;
         let operators = bind(&config, config.server.admin_listen, "admin_listen").await?;
@@ -64,7 +71,11 @@ async fn host(config: Config) -> ExitCode {
         Ok(listeners) => listeners,
         Err(error) => return refuse(&error),
     };
-    let telemetry = Arc::new(Telemetry::default());
+    let (tls, upstream) = match secured(&config) {
+        Ok(secured) => secured,
+        Err(error) => return refuse(&error),
+    };
+    let telemetry = Arc::new(Telemetry::new(&config.telemetry));
     let policies =
         match PolicyHost::open(host_config(&config), Arc::new(PolicyEvents::new(telemetry.clone()))) {
             Ok(policies) => policies,
@@ -75,10 +86,24 @@ async fn host(config: Config) -> ExitCode {
         Err(error) => return refuse(&policy_folder(&config, &error)),
     };
     let (releases, holds) = release::queue();
-    let app = Arc::new(App::new(config, policies, telemetry, SystemClock::shared(), releases));
+    let clock = SystemClock::shared();
+    let app = Arc::new(App::new(config, &secrets, upstream, policies, telemetry, clock, releases));
     let mut ending = JoinSet::new();
     ending.spawn(release::run(app.clone(), holds));
-    serve(app, clients, operators).await
+    serve(app, clients, operators, tls).await
+}
+
+/// TLS towards clients, if they see a certificate, and the client towards workers.
+fn secured(config: &Config) -> Result<(Option<ServerTls>, Upstream), ConfigError> {
+    let unusable = |table, key, error: TlsError| {
+        config::in_use(config, table, key, error.to_string(), error.cure().into())
+    };
+    let server = config.server.tls.as_ref().map(tls::server_acceptor).transpose();
+    let server = server.map_err(|error| unusable("server", "tls_cert_file", error))?;
+    let connector = tls::client_connector(&config.upstream);
+    let connector = connector.map_err(|error| unusable("upstream", "ca_file", error))?;
+    let connect_timeout = Duration::from_millis(config.server.connect_timeout_ms);
+    Ok((server, Upstream::new(connect_timeout, threads::wanted(), connector)))
 }
 
 fn refuse(error: &ConfigError) -> ExitCode {
@@ -90,11 +115,18 @@ fn policy_folder(config: &Config, error: &OpenError) -> ConfigError {
     config::in_use(config, "policy", "folder", error.to_string(), error.cure())
 }
 
-async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> ExitCode {
+async fn serve(
+    app: Arc<App>,
+    clients: TcpListener,
+    operators: TcpListener,
+    tls: Option<ServerTls>,
+) -> ExitCode {
     tell_missing_policy(&app);
+    let exporter = export(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
-    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST);
+    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
+        + app.config.server.max_queued;
     // Two legs a request, at most one of them at a time on a connection of its own.
     want_descriptors(connections_at_most + app.config.server.max_in_flight + OTHER_DESCRIPTORS);
     let signals = match Signals::listen() {
@@ -111,7 +143,10 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
             return ExitCode::FAILURE;
         }
     };
+    let (acceptor, renewal) = tls.map(|tls| (tls.acceptor, tls.renewal)).unzip();
+    let failures = app.telemetry.metrics.tls_handshake_failures().clone();
     let serving = Serving {
+        tls: acceptor.map(|acceptor| TlsServing { acceptor, failures }),
         connections_at_most,
         header_timeout: Duration::from_millis(app.config.server.header_timeout_ms),
         drain_timeout: Duration::from_millis(app.config.server.drain_timeout_ms),
@@ -126,7 +161,8 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     let admin = {
         let app = app.clone();
         // Probes and operators keep off the threads that serve clients.
-        let serving = Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, threads: None, ..serving };
+        let serving =
+            Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, tls: None, threads: None, ..serving };
         listen::serve(operators, serving, move |request| {
             let response = routes::admin(&app, &request);
             async move { response }
@@ -137,9 +173,10 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
             tokio::select! {
                 () = signals.stop() => {}
                 () = sweep_sessions(&app) => {}
+                () = renew_certificate(&app, renewal) => {}
             }
             app.start_draining();
-            tracing::info!(in_flight = app.in_flight(), "draining");
+            tracing::info!(in_flight = app.admission.running(), "draining");
             tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
             // The receivers live in the two servers above.
             let _ = stop.send(true);
@@ -150,8 +187,17 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     if cut_off > 0 {
         tracing::warn!(cut_off, "connections were cut off when server.drain_timeout_ms was over");
     }
+    if let Some(exporter) = exporter {
+        exporter.flush().await;
+    }
     tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+fn export(app: &App) -> Option<Exporter> {
+    let config = &app.config.telemetry;
+    let collector = config.otlp_endpoint.as_ref()?;
+    Some(Exporter::start(&app.telemetry, &app.upstream, collector, &config.service_name))
 }
 
 async fn sweep_sessions(app: &Arc<App>) {
@@ -161,6 +207,34 @@ async fn sweep_sessions(app: &Arc<App>) {
         let swept = tokio::task::spawn_blocking(move || app.sessions.sweep(millis(app.clock.elapsed())));
         if let Err(error) = swept.await {
             tracing::error!("expired sessions were not swept: {error}");
+        }
+    }
+}
+
+/// Takes renewed certificates. Without TLS there is nothing to renew.
+async fn renew_certificate(app: &App, renewal: Option<Renewal>) {
+    let Some(mut renewal) = renewal else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(tls::RENEWAL_INTERVAL).await;
+        let looked = tokio::task::spawn_blocking(move || (renewal.look(), renewal)).await;
+        let found;
+        (found, renewal) = match looked {
+            Ok(looked) => looked,
+            Err(error) => {
+                tracing::error!("certificates are not renewed any more: {error}");
+                return std::future::pending().await;
+            }
+        };
+        match found {
+            Renewed::Unchanged => {}
+            Renewed::Taken => {
+                app.telemetry.metrics.tls_renewal("taken");
+                tracing::info!("a renewed certificate is in force");
+            }
+            Renewed::Refused(error) => {
+                app.telemetry.metrics.tls_renewal("refused");
+                tracing::error!("the old certificate stays in force: {error}; {}", error.cure());
+            }
         }
     }
 }
@@ -205,8 +279,9 @@ fn announce(app: &App, clients: &TcpListener, operators: &TcpListener) {
     let address =
         |listener: &TcpListener| listener.local_addr().map_or_else(|_| "?".to_owned(), |at| at.to_string());
     say(&format!(
-        "sluice {} serves on http://{}, admin on http://{}, policy {:?} from {}",
+        "sluice {} serves on {}://{}, admin on http://{}, policy {:?} from {}",
         env!("CARGO_PKG_VERSION"),
+        if app.config.server.tls.is_some() { "https" } else { "http" },
         address(clients),
         address(operators),
         app.config.policy.default,

@@ -7,9 +7,13 @@
 
 mod check;
 mod check_pools;
+mod check_telemetry;
+mod check_tenants;
+mod check_tls;
 mod errors;
 mod limits;
 mod meant;
+mod secrets;
 mod source;
 mod spelling;
 mod table;
@@ -27,7 +31,11 @@ use toml::de::DeTable;
 
 pub use self::errors::{ConfigError, Problem};
 pub use self::limits::{BUILTIN, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
-pub use self::meant::{Config, Policy, Pool, PoolMode, Server, Sessions, Worker, worker_id};
+pub use self::meant::{
+    Config, Policy, Pool, PoolMode, SampleRatio, Server, Sessions, Telemetry, Tenant, Tenants, Tls,
+    UpstreamTls, Worker, worker_id,
+};
+pub use self::secrets::Secrets;
 pub use self::source::Place;
 pub use self::url::{UrlError, WorkerUrl};
 

@@ -1,6 +1,7 @@
 //! Sending one leg to one worker, and saying who failed when it fails.
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use hyper::{Method, Response, StatusCode};
 use sluice_core::failure::Failure;
 use tokio::time::timeout_at;
@@ -16,7 +17,7 @@ use crate::telemetry::labels::Retry;
 use crate::upstream::{UpstreamBody, UpstreamError};
 
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
-const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
+pub(crate) const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
 
 /// When to come back after this host ran short of descriptors or ports: they are freed as requests end.
 const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
@@ -40,13 +41,16 @@ pub(super) async fn send(
     (resend, attempt): (Resend, u32),
     deadline: Deadline,
 ) -> Result<Response<UpstreamBody>, Failed> {
-    let first = timeout_at(deadline.at, post(call, leg.worker(), body.clone(), attempt)).await;
+    let traceparent = call.trail.leg(blame.into(), &leg.worker().name);
+    let first =
+        timeout_at(deadline.at, post(call, leg.worker(), body.clone(), attempt, traceparent.clone())).await;
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
         // sent once more, before it counts as failed.
         Ok(Err(UpstreamError::Broken { .. })) if resend == Resend::Once => {
             call.pool.metrics.retry(Retry::Resent);
-            timeout_at(deadline.at, post(call, leg.worker(), body, attempt)).await
+            call.trail.note(|story, _| story.leg_resent());
+            timeout_at(deadline.at, post(call, leg.worker(), body, attempt, traceparent)).await
         }
         other => other,
     };
@@ -63,12 +67,17 @@ async fn post(
     worker: &Worker,
     body: Segments,
     attempt: u32,
+    traceparent: Option<HeaderValue>,
 ) -> Result<Response<UpstreamBody>, UpstreamError> {
     let path = call.request.endpoint.path();
-    call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt)).await
+    call.app
+        .upstream
+        .send(Method::POST, &worker.url, path, body, call.leg_headers(attempt, traceparent))
+        .await
 }
 
-fn unanswered(leg: &mut Leg, blame: Blame, error: &UpstreamError) -> Failed {
+/// No answer's head came.
+pub(crate) fn unanswered(leg: &mut Leg, blame: Blame, error: &UpstreamError) -> Failed {
     let (failure, code) = match error {
         UpstreamError::Local { .. } => {
             let failed = fail(leg, Blame::Host, Failure::HostShort, "host_short", error.to_string());
@@ -92,14 +101,14 @@ pub(super) fn late(leg: &mut Leg, blame: Blame, deadline: &Deadline) -> Failed {
 }
 
 /// An answer that is none: empty, no JSON, an error in a 200, no choices. Nothing of it reached the client.
-pub(super) fn no_answer(leg: &mut Leg, blame: Blame, failure: Failure, what: &str) -> Failed {
+pub(crate) fn no_answer(leg: &mut Leg, blame: Blame, failure: Failure, what: &str) -> Failed {
     let worker = leg.worker();
     let message = format!("{} worker {:?} answered 200, but {what}", worker.role.name(), worker.name);
     fail(leg, blame, failure, "no_answer", message)
 }
 
 /// Tells the leg's failure, and makes the client's error of it.
-pub(super) fn fail(
+pub(crate) fn fail(
     leg: &mut Leg,
     blame: Blame,
     failure: Failure,

@@ -19,7 +19,8 @@ use crate::handle::{Handle, HandleError};
 use crate::held::{Blocks, Held};
 use crate::http::error::Blame;
 use crate::http::members::Members;
-use crate::telemetry::labels::{Fallback, HandleFate, Label, Phase};
+use crate::telemetry::labels::{Fallback, HandleFate, Label, Outcome, Phase};
+use crate::usage::PrefillUsage;
 
 /// The end of a prefill leg.
 pub(super) struct Prefilled {
@@ -27,6 +28,8 @@ pub(super) struct Prefilled {
     /// `None` when the worker moved nothing: decode then computes the prompt again.
     pub held: Option<Held>,
     pub prompt_tokens: Option<u32>,
+    /// For the client's usage; `None` without a handle.
+    pub said: Option<PrefillUsage>,
     pub took: Duration,
 }
 
@@ -53,10 +56,12 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     let members = answer::members(&bytes)
         .map_err(|(failure, what)| dispatch::no_answer(&mut leg, Blame::Prefill, failure, what))?;
     leg.went_well();
+    call.trail.note(|story, now| story.leg_over(Outcome::Ok.name(), now));
     let took = answered.saturating_sub(dispatched);
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);
     let handle = take_handle(call, &worker, &members);
+    let said = handle.as_ref().map(|handle| PrefillUsage::of(handle.cached_tokens, &members));
     let prompt_tokens = handle.as_ref().and_then(|handle| handle.tokens).or(told);
     let computed = prompt_tokens.unwrap_or(facts.request.prompt_tokens);
     let cached_tokens = handle.as_ref().and_then(|handle| handle.cached_tokens).unwrap_or(cached_tokens);
@@ -67,7 +72,7 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
         let blocks = Blocks { handle, good_until: answered + usable, pool, holder, endpoint };
         Held::new(blocks, &call.app.releases)
     });
-    Ok(Prefilled { by: worker, held, prompt_tokens, took })
+    Ok(Prefilled { by: worker, held, prompt_tokens, said, took })
 }
 
 /// How long after the prefill's answer its handle may be sent: decode must reach the holder within the lease, and a

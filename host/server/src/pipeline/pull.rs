@@ -74,7 +74,7 @@ async fn decode(
     let mut turn = Turn::start(attempt, row, booking, leg).prefilled_by(
         prefilled.by,
         prefilled.prompt_tokens,
-        spent.is_some(),
+        prefilled.said,
     );
     let sent = match dispatch::send(call, &mut turn.leg, Blame::Decode, body, how, deadline).await {
         Ok(sent) => sent,

@@ -139,15 +139,18 @@ impl Running {
     }
 
     fn pass(&mut self, events: Vec<Bytes>) -> Bytes {
-        self.turn.generated(events.len() as u32);
         let mut out = Vec::with_capacity(events.len());
         for event in events {
-            let event = sse::without_internal(event);
+            let mut event = sse::without_internal(event);
+            if let Some(prefilled) = self.turn.prefilled {
+                event = prefilled.in_event(event);
+            }
             if is_done(&event) {
                 self.done_seen = true;
                 // The rest is waited for only so that the connection can be used again.
                 self.alarm.as_mut().reset(Instant::now() + END_AFTER_DONE);
             } else {
+                self.turn.generated(1);
                 self.error_seen |= tells_failure(&event);
                 self.last.push_back(event.clone());
                 if self.last.len() > LAST_EVENTS_KEPT {

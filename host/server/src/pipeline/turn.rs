@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::HeaderMap;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
 use sluice_core::failure::Failure;
@@ -12,13 +13,19 @@ use sluice_core::verdict::Retention;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
-use crate::app::{App, Place};
+use crate::admission::Place;
+use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, Leg, Pool, Worker};
 use crate::http::error::ApiError;
+use crate::ids::RequestId;
 use crate::request::Endpoint;
-use crate::telemetry::labels::{Outcome, Phase};
+use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
+use crate::telemetry::story::{Ended, Stretch};
+use crate::telemetry::trail::Trail;
+use crate::tenants::TokenUse;
+use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
@@ -31,12 +38,16 @@ pub struct Record {
     policy: Arc<PolicyMetrics>,
     started: Duration,
     outcome: Option<Outcome>,
+    /// In the queue; `None` once it is observed, under the policy that decided.
+    waited: Option<Duration>,
+    trail: Trail,
     place: Option<Place>,
+    tokens: Option<Arc<TokenUse>>,
 }
 
 impl Record {
     /// A request came. Unless told otherwise, it ends as cancelled.
-    pub(super) fn start(app: &Arc<App>, endpoint: Endpoint) -> Self {
+    pub(super) fn start(app: &Arc<App>, endpoint: Endpoint, id: RequestId, headers: &HeaderMap) -> Self {
         let started = app.clock.elapsed();
         let pool = app.telemetry.metrics.no_pool().clone();
         Self {
@@ -46,7 +57,10 @@ impl Record {
             pool,
             started,
             outcome: Some(Outcome::Cancelled),
+            waited: None,
+            trail: Trail::begin(&app.telemetry, &app.clock, id, endpoint.path(), headers),
             place: None,
+            tokens: None,
         }
     }
 
@@ -73,9 +87,32 @@ impl Record {
     /// A policy has decided.
     pub(super) fn decided(&mut self, policy: &Arc<PolicyMetrics>) {
         self.policy = policy.clone();
+        if let Some(waited) = self.waited.take() {
+            self.policy.phase(Phase::Queue, waited);
+        }
+    }
+
+    /// It has its place, after this wait if there was one.
+    pub(super) fn queued(&mut self, queued: Option<Stretch>) {
+        self.waited = Some(queued.map_or(Duration::ZERO, |queued| queued.to.saturating_sub(queued.from)));
+        self.trail.note(|story, _| story.queued = queued);
+    }
+
+    /// What is written down of it.
+    pub(super) fn trail(&self) -> &Trail {
+        &self.trail
+    }
+
+    /// What it takes is charged to its tenant, unless it fails before its answer.
+    pub(super) fn charge(&mut self, tokens: &Arc<TokenUse>) {
+        self.tokens = Some(tokens.clone());
     }
 
     pub(super) fn fail(&mut self, error: &ApiError) {
+        self.trail.note(|story, now| story.told(error, now));
+        if let Some(tokens) = &self.tokens {
+            tokens.void();
+        }
         self.outcome = Some(error.blame.into());
     }
 
@@ -92,7 +129,10 @@ impl Record {
             policy: self.policy.clone(),
             started: self.started,
             outcome: self.outcome.take(),
+            waited: self.waited.take(),
+            trail: std::mem::take(&mut self.trail),
             place: self.place.take(),
+            tokens: self.tokens.take(),
         }
     }
 }
@@ -101,7 +141,9 @@ impl Drop for Record {
     fn drop(&mut self) {
         if let Some(outcome) = self.outcome {
             self.pool.request(self.endpoint, outcome);
-            self.policy.phase(Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
+            let at = self.app.clock.elapsed();
+            self.policy.phase(Phase::Total, at.saturating_sub(self.started));
+            std::mem::take(&mut self.trail).end(&self.app.telemetry, Ended { outcome, at });
         }
     }
 }
@@ -116,19 +158,21 @@ pub(super) struct Turn {
     pub prefill: Arc<Worker>,
     pub booking: Booking,
     pub leg: Leg,
+    /// What the prefill engine said, if decode was given its handle.
+    pub prefilled: Option<PrefillUsage>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
-    /// Whether decode was given a handle.
-    moves_kv: bool,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
     mark: PromptMark,
     prompt_bytes: usize,
+    tokens: Arc<TokenUse>,
     arrived: Duration,
     first_token: Option<Duration>,
     generated: u32,
+    trail: Trail,
 }
 
 /// What the answer told at its end.
@@ -151,7 +195,7 @@ impl Turn {
             decode,
             prefill: booking.worker().clone(),
             disaggregated: false,
-            moves_kv: false,
+            prefilled: None,
             prompt_tokens: None,
             booking,
             dispatched: call.app.clock.elapsed(),
@@ -159,21 +203,29 @@ impl Turn {
             session_key: call.session_key.clone(),
             leg,
             prompt_bytes: call.request.prompt_text().len(),
+            tokens: call.tokens.clone(),
             arrived: call.arrived,
             first_token: None,
             generated: 0,
+            trail: call.trail.clone(),
         }
     }
 
     /// The prompt was prefilled elsewhere.
-    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>, moves_kv: bool) -> Self {
-        Self { prefill, prompt_tokens, disaggregated: true, moves_kv, ..self }
+    pub fn prefilled_by(
+        self,
+        prefill: Arc<Worker>,
+        prompt_tokens: Option<u32>,
+        prefilled: Option<PrefillUsage>,
+    ) -> Self {
+        Self { prefill, prompt_tokens, disaggregated: true, prefilled, ..self }
     }
 
     /// The first event of a stream is on its way.
     pub fn first_token(&mut self) {
         let now = self.app.clock.elapsed();
         self.first_token = Some(now);
+        self.trail.note(|story, now| story.first_token = Some(now));
         self.booking.prefilled();
         self.leg.first_byte();
         self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
@@ -185,7 +237,7 @@ impl Turn {
             let tokens = f64::from(self.prompt_tokens.unwrap_or(self.facts.request.prompt_tokens));
             let bytes = tokens * f64::from(self.facts.kv_bytes_per_token);
             let (step_ms, link) = (seen.decode_step.last(), seen.link_mb_per_s.value());
-            if self.moves_kv {
+            if self.prefilled.is_some() {
                 let step = Duration::try_from_secs_f64(f64::from(step_ms) / 1_000.0).unwrap_or_default();
                 self.decision.metrics.phase(Phase::Transfer, took.saturating_sub(step));
             }
@@ -199,6 +251,7 @@ impl Turn {
     /// More events of a stream, each about one token.
     pub fn generated(&mut self, events: u32) {
         self.generated += events;
+        self.tokens.generated(events);
         self.booking.generated(events);
     }
 
@@ -219,6 +272,12 @@ impl Turn {
         }
         // A stream whose client did not ask for usage tells no count: the estimate stands in.
         let prompt_tokens = prompt_tokens.unwrap_or(self.facts.request.prompt_tokens);
+        self.trail.note(|story, now| {
+            story.prompt_tokens = Some(prompt_tokens);
+            story.output_tokens = Some(output_tokens);
+            story.leg_over(Outcome::Ok.name(), now);
+        });
+        self.tokens.counted(prompt_tokens, output_tokens);
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
     }
@@ -227,6 +286,7 @@ impl Turn {
     pub fn break_off(mut self, failure: Failure, why: &str, record: &mut Record) {
         record.set(Outcome::DecodeFailed);
         self.leg.failed(failure, why);
+        self.trail.note(|story, now| story.attempt_failed(failure.name(), now));
     }
 
     /// A stream's steps are timed from its first token; a whole answer's from its dispatch, which for a

@@ -38,6 +38,33 @@ pub(super) struct Requests {
     pub phase: Phases,
 }
 
+/// What became of TLS towards clients.
+#[derive(Debug, Clone)]
+pub(super) struct Tls {
+    pub renewals: Counters<1>,
+    pub handshake_failures: Counter,
+}
+
+impl Tls {
+    pub fn register(registry: &mut Registry) -> Self {
+        let mut new = Registrar(registry);
+        Self {
+            renewals: new.metric(
+                "tls_renewals",
+                "New certificate files found, by outcome: taken, or refused while the old certificate stays",
+            ),
+            handshake_failures: new.metric("tls_handshake_failures", "TLS handshakes of clients that failed"),
+        }
+    }
+}
+
+/// What became of spans.
+#[derive(Debug)]
+pub(super) struct Spans {
+    pub exported: Counter,
+    pub dropped: Counters<1>,
+}
+
 /// What policies did.
 #[derive(Debug, Clone)]
 pub(super) struct Policies {
@@ -92,6 +119,16 @@ impl Requests {
             sessions: new.metric("sessions", "Conversations remembered"),
             session_evictions: new.metric("sessions_evicted", "Conversations that made room for others"),
             phase,
+        }
+    }
+}
+
+impl Spans {
+    pub fn register(registry: &mut Registry) -> Self {
+        let mut new = Registrar(registry);
+        Self {
+            exported: new.metric("trace_spans_exported", "Spans that the collector took"),
+            dropped: new.metric("trace_spans_dropped", "Spans lost, by reason"),
         }
     }
 }

@@ -4,12 +4,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_core::facts::Role;
 
-use super::families::{Policies, Requests, Workers};
+use super::families::{Policies, Requests, Spans, Tls, Workers};
 use super::pool_metrics::{NONE, PoolMetrics};
+use super::span_metrics::SpanMetrics;
 use super::worker_metrics::WorkerMetrics;
 
 /// All metrics. What requests count on their way is resolved once: see [`PoolMetrics`] and [`WorkerMetrics`].
@@ -19,7 +21,9 @@ pub struct Metrics {
     requests: Requests,
     policies: Policies,
     workers: Workers,
+    tls: Tls,
     no_pool: Arc<PoolMetrics>,
+    spans: SpanMetrics,
 }
 
 impl Default for Metrics {
@@ -32,6 +36,8 @@ impl Default for Metrics {
             requests,
             policies,
             workers: Workers::register(&mut registry),
+            tls: Tls::register(&mut registry),
+            spans: SpanMetrics::resolve(&Spans::register(&mut registry)),
             registry: Mutex::new(registry),
         }
     }
@@ -53,6 +59,11 @@ impl Metrics {
         WorkerMetrics::resolve(pool, worker, role, &self.workers)
     }
 
+    /// Spans sent and lost.
+    pub fn spans(&self) -> &SpanMetrics {
+        &self.spans
+    }
+
     /// A policy call failed.
     pub fn policy_fault(&self, policy: &str, hook: &str, kind: &str) {
         self.policies
@@ -72,6 +83,16 @@ impl Metrics {
         self.policies.refusals.get_or_create(&[("policy", policy.into())]).inc();
     }
 
+    /// New certificate files were found: taken or refused.
+    pub fn tls_renewal(&self, outcome: &str) {
+        self.tls.renewals.get_or_create(&[("outcome", outcome.into())]).inc();
+    }
+
+    /// TLS handshakes of clients that failed.
+    pub fn tls_handshake_failures(&self) -> &Counter {
+        &self.tls.handshake_failures
+    }
+
     /// Requests in flight.
     pub fn in_flight(&self) -> &Gauge {
         &self.requests.in_flight
@@ -81,6 +102,11 @@ impl Metrics {
     pub fn sessions(&self, count: usize, evictions: usize) {
         self.requests.sessions.set(i64::try_from(count).unwrap_or(i64::MAX));
         self.requests.session_evictions.inner().store(evictions as u64, Ordering::Relaxed);
+    }
+
+    /// Registers metrics that are kept elsewhere.
+    pub fn register<M>(&self, metrics: impl FnOnce(&mut Registry) -> M) -> M {
+        metrics(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All of them in the text exposition.
