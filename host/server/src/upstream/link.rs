@@ -60,7 +60,7 @@ impl Link {
     }
 
     fn drive(&mut self, context: &mut Context<'_>) {
-        self.drive_for(context, |_| Poll::<()>::Pending);
+        let _: Poll<()> = self.drive_for(context, |_| Poll::Pending);
     }
 
     /// Polls the connection, and then whoever waits for something of it. An error of the connection reaches them.
