@@ -6,6 +6,7 @@ mod bad_answers;
 mod config;
 mod disconnect;
 mod drain;
+mod draining;
 mod errors;
 mod flows;
 mod hold_times;

@@ -31,6 +31,24 @@ pub enum Command {
     ///
     /// Prints every problem with its line and its cure; exits with 2 if there is one.
     CheckConfig(CheckConfig),
+    /// List the workers of a running host: state, load, measured rates.
+    ///
+    ///     sluice fleet
+    ///
+    /// Columns: `requests`, `handles` and `backlog` are this host's own, at this moment: requests on the worker, KV
+    /// handles it keeps blocks for, prompt tokens it has still to prefill. `tokens/s` (prefill) and `ms/token`
+    /// (decode) are measured, - while unmeasured. `engine` is what the engine itself said last.
+    #[command(verbatim_doc_comment)]
+    Fleet(FleetArgs),
+    /// Take a worker out without losing a request: it gets no new work, what it has runs to its end.
+    ///
+    ///     sluice drain main/prefill-0 --wait && systemctl stop vllm-prefill-0
+    ///
+    /// A prefill worker must go on serving KV reads until every handle to its blocks is used or has expired
+    /// (pool.kv_lease_ms); only then is it safe to stop. The order lives in the host: it outlasts the engine's
+    /// restarts, not the host's own. Give the worker work again with --undo.
+    #[command(verbatim_doc_comment)]
+    Drain(Drain),
     /// Look at, check, make and build policies.
     #[command(subcommand)]
     Policy(Policy),
@@ -57,6 +75,31 @@ pub struct CheckConfig {
     /// The configuration.
     #[arg(long, short, default_value = "sluice.toml")]
     pub config: PathBuf,
+}
+
+/// `sluice fleet`
+#[derive(Debug, Args)]
+pub struct FleetArgs {
+    /// The host's admin address.
+    #[arg(long, default_value = "127.0.0.1:8001")]
+    pub admin: std::net::SocketAddr,
+}
+
+/// `sluice drain`
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// The worker, as `sluice fleet` lists it.
+    #[arg(value_name = "POOL/WORKER")]
+    pub worker: String,
+    /// Let it take work again.
+    #[arg(long)]
+    pub undo: bool,
+    /// Wait until it is safe to stop.
+    #[arg(long)]
+    pub wait: bool,
+    /// The host's admin address.
+    #[arg(long, default_value = "127.0.0.1:8001")]
+    pub admin: std::net::SocketAddr,
 }
 
 /// `sluice policy ...`

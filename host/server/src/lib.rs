@@ -2,6 +2,7 @@
 //!
 //! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
 
+pub mod admin_workers;
 pub mod app;
 pub mod cli;
 pub mod clock;
@@ -12,6 +13,7 @@ pub mod handle;
 pub mod http;
 pub mod identity;
 pub mod ids;
+pub mod kv_probe;
 pub mod listen;
 pub mod pipeline;
 pub mod policy_events;

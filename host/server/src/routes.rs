@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
 use sluice_core::health::State;
 use sluice_policy::{PolicyState, PolicyStatus};
 
+use crate::admin_workers;
 use crate::app::App;
 use crate::config::BUILTIN;
 use crate::fleet::status;
@@ -19,16 +20,25 @@ use crate::request::Endpoint;
 
 /// Where clients connect.
 pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
+    let mut response = answer(&app, request).await;
+    if app.is_draining() {
+        // Its next request should go elsewhere: told now, the client never meets a connection that was just closed.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
     let endpoint = match (method(&request), request.uri().path()) {
         (&Method::POST, "/v1/chat/completions") => Endpoint::Chat,
         (&Method::POST, "/v1/completions") => Endpoint::Completions,
-        (&Method::GET, "/v1/models") => return models(&app),
+        (&Method::GET, "/v1/models") => return models(app),
         (&Method::GET, "/health") => return json_response(StatusCode::OK, r#"{"status":"ok"}"#),
-        (&Method::GET, "/ready") => return ready(&app),
-        (&Method::GET, "/metrics") => return metrics(&app),
+        (&Method::GET, "/ready") => return ready(app),
+        (&Method::GET, "/metrics") => return metrics(app),
         (method, path) => return not_found(method, path, &DATA_PLANE),
     };
-    pipeline::serve(&app, endpoint, request).await
+    pipeline::serve(app, endpoint, request).await
 }
 
 /// Where operators connect.
@@ -41,6 +51,7 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
         }
         (&Method::GET, "/metrics") => metrics(app),
         (&Method::GET, "/health") => json_response(StatusCode::OK, r#"{"status":"ok"}"#),
+        (_, path) if path.starts_with(admin_workers::PREFIX) => admin_workers::answer(app, request),
         (method, path) => not_found(method, path, &ADMIN),
     }
 }
@@ -59,10 +70,12 @@ const DATA_PLANE: [(Method, &str); 6] = [
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 5] = [
+const ADMIN: [(Method, &str); 7] = [
     (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
     (Method::GET, "/admin/fleet"),
+    (Method::POST, "/admin/workers/POOL/WORKER/drain"),
+    (Method::POST, "/admin/workers/POOL/WORKER/undrain"),
     (Method::GET, "/metrics"),
     (Method::GET, "/health"),
 ];

@@ -53,7 +53,8 @@ impl HostPlan {
             policy: "builtin".into(),
             server: String::new(),
             policy_keys: String::new(),
-            pool: "kv_bytes_per_token = 64\n".into(),
+            // Tests count what engines are sent: the host's own requests come only where they are asked for.
+            pool: "kv_bytes_per_token = 64\nprobe_kv = false\n".into(),
         }
     }
 

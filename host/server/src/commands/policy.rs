@@ -1,17 +1,15 @@
 //! `sluice policy`: list, check, new, build.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_core::verdict::{DecodeChoice, Placement, Renewal, Retention, Verdict};
 use sluice_policy::{Limits, TrialAnswer};
 
-use super::{complain, policy_new, say};
+use super::{admin_client, complain, policy_new, say};
 use crate::cli::{Policy, PolicyCheck};
 use crate::config;
 use crate::text_table::TextTable;
@@ -19,12 +17,6 @@ use crate::text_table::TextTable;
 /// Where a file decides, as the last of the steps that `new` and `build` tell.
 const LIVE_PLACE: &str = "POLICY_FOLDER/DECIDING_NAME.wasm\n\
     where DECIDING_NAME is what [policy] default says; it is live within a moment";
-
-/// How long `list` waits for the host.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The longest answer of the admin API read, in bytes.
-const ADMIN_ANSWER_BYTES_AT_MOST: u64 = 8 * 1024 * 1024;
 
 /// Runs one of them.
 pub fn run(command: Policy) -> ExitCode {
@@ -74,11 +66,7 @@ struct Refusal {
 }
 
 fn list(admin: SocketAddr) -> Result<ExitCode, String> {
-    let cure = "is the host running? Its admin address is server.admin_listen; pass another with --admin";
-    let body = get(admin, "/admin/policies")
-        .map_err(|error| format!("cannot ask {admin}: {error}\n  cure: {cure}"))?;
-    let listing: Listing =
-        serde_json::from_str(&body).map_err(|error| format!("{admin} is no Sluice admin API: {error}"))?;
+    let listing: Listing = admin_client::get(admin, "/admin/policies")?;
     let mut table = TextTable::new(&["policy", "state", "version", "digest", "calls", "faults", "why"]);
     for policy in &listing.policies {
         let mark = if policy.name == listing.default { " (decides)" } else { "" };
@@ -112,25 +100,6 @@ fn why(policy: &Listed) -> String {
         _ if !policy.faults.is_empty() => "the default decided where it failed; the log says how".to_owned(),
         _ => String::new(),
     }
-}
-
-/// One GET over HTTP/1.0: no keep-alive and no chunks, so the body is what follows the blank line.
-fn get(admin: SocketAddr, path: &str) -> Result<String, String> {
-    let fetch = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&admin, ADMIN_TIMEOUT)?;
-        stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: {admin}\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.take(ADMIN_ANSWER_BYTES_AT_MOST).read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = fetch().map_err(|error| error.to_string())?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is no HTTP")?;
-    let status = head.lines().next().unwrap_or_default();
-    if !status.contains(" 200 ") {
-        return Err(format!("{path} answered {status:?}"));
-    }
-    Ok(body.to_owned())
 }
 
 fn check(args: &PolicyCheck) -> Result<ExitCode, String> {

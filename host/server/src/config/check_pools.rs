@@ -78,6 +78,7 @@ fn pool(written: &written::Pool, problems: &mut Problems<'_>) -> Pool {
             .max_model_len
             .as_ref()
             .map(|_| number("max_model_len", &written.max_model_len, limits::MAX_MODEL_LEN, problems)),
+        probe_kv: written.probe_kv.as_ref().is_none_or(|field| *field.get_ref()),
         workers: written.workers.iter().filter_map(|written| worker(&title, written, problems)).collect(),
         model: text(&written.model),
         mode: mode.unwrap_or(PoolMode::Unified),

@@ -125,6 +125,8 @@ pub struct Pool {
     pub decoder_ttl_ms: u64,
     /// Longest context in tokens, prompt and answer together; `None` leaves it to the engines.
     pub max_model_len: Option<u32>,
+    /// Whether a pull pool is probed for whether KV really moves, with small requests of the host's own.
+    pub probe_kv: bool,
     /// At least one; names and addresses are unique among them.
     pub workers: Vec<Worker>,
 }

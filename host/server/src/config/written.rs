@@ -39,6 +39,7 @@ const POOL: Shape = Shape {
         "kv_lease_ms",
         "decoder_ttl_ms",
         "max_model_len",
+        "probe_kv",
         "worker",
     ],
 };
@@ -96,6 +97,7 @@ pub(super) struct Pool {
     pub(super) kv_lease_ms: Field<i128>,
     pub(super) decoder_ttl_ms: Field<i128>,
     pub(super) max_model_len: Field<i128>,
+    pub(super) probe_kv: Field<bool>,
     pub(super) workers: Vec<Worker>,
 }
 
@@ -175,6 +177,7 @@ fn pool(mut table: Table<'_>, problems: &mut Problems<'_>) -> Pool {
         kv_lease_ms: table.number("kv_lease_ms", problems),
         decoder_ttl_ms: table.number("decoder_ttl_ms", problems),
         max_model_len: table.number("max_model_len", problems),
+        probe_kv: table.boolean("probe_kv", problems),
         workers: workers.into_iter().map(|table| worker(table, problems)).collect(),
         span,
     };

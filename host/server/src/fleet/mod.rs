@@ -4,6 +4,8 @@
 //! workers that are up into one immutable [`Table`]; requests read the table and add the bookings of the moment.
 
 pub mod booking;
+pub mod draining;
+pub mod holds;
 pub mod probe;
 pub mod scrape;
 pub mod status;
@@ -13,6 +15,7 @@ pub mod worker;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use sluice_core::health::{Report, State};
@@ -21,6 +24,7 @@ use sluice_core::measure::BytesPerToken;
 use crate::clock::Clock;
 use crate::config;
 pub use booking::Booking;
+pub use holds::HandleGuard;
 pub use table::Table;
 pub use worker::Worker;
 
@@ -96,12 +100,30 @@ impl Pool {
             let mut seen = worker.seen();
             let before = seen.health.state;
             seen.health = seen.health.after(report);
+            if seen.health.state == State::Up && before != State::Up {
+                seen.incarnation = seen.incarnation.wrapping_add(1);
+            }
             (seen.health.state != before).then_some(seen.health.state)
         };
         if changed.is_some() {
             self.publish();
         }
         changed
+    }
+
+    /// A worker by its name.
+    pub fn worker(&self, name: &str) -> Option<&Arc<Worker>> {
+        self.workers.iter().find(|worker| worker.name == name)
+    }
+
+    /// Time since some fixed moment.
+    pub fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// What times this pool's handles.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// The number of this decision, counted from 0.

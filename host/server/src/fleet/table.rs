@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::facts::{FleetColumns, LoadColumns, Row};
+use sluice_core::facts::{FleetColumns, LoadColumns, Row, ability};
 use sluice_core::health::State;
 use sluice_core::load::{Scraped, load_now};
-use sluice_core::table::{mark_absent, select_fleet};
+use sluice_core::table::{mark_against, select_fleet};
 
 use super::worker::Worker;
 
@@ -46,7 +46,8 @@ impl Table {
             }
             fleet.id.push(worker.id);
             fleet.role.push(worker.role as u8);
-            fleet.abilities.push(worker.abilities);
+            let draining = if seen.draining_since.is_some() { ability::DRAINING } else { 0 };
+            fleet.abilities.push(worker.abilities | draining);
             // One KV layout a pool: what a pool's engines were started with is one line of its configuration.
             fleet.group.push(0);
             fleet.zone.push(worker.zone);
@@ -93,15 +94,11 @@ impl Table {
         }
     }
 
-    /// This table's rows, with workers that `now` no longer has marked as gone: rows handed out earlier in a
-    /// request's life stay true while the fleet changes.
+    /// This table's rows, with workers that `now` no longer has, or that drain by now, marked: rows handed out earlier
+    /// in a request's life stay true while the fleet changes.
     pub fn marked_against(&self, now: &Self) -> Self {
-        let present = |id: u64| now.fleet.id.contains(&id);
-        if self.fleet.id.iter().all(|id| present(*id)) {
-            return self.clone();
-        }
         let mut fleet = (*self.fleet).clone();
-        mark_absent(&mut fleet, present);
+        mark_against(&mut fleet, &now.fleet);
         Self { fleet: Arc::new(fleet), workers: self.workers.clone(), scraped: self.scraped.clone() }
     }
 }

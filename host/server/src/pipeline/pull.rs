@@ -18,7 +18,7 @@ use super::dispatch::{self, Resend};
 use super::turn::{Record, Turn};
 use super::{Failed, answer};
 use crate::config::HOLD_MARGIN_MS;
-use crate::fleet::{Booking, Table, Worker};
+use crate::fleet::{Booking, HandleGuard, Table, Worker};
 use crate::handle::{Handle, HandleError};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
@@ -30,6 +30,8 @@ use crate::telemetry::metrics::Phase;
 struct Prefill {
     /// `None` when the worker moved nothing: decode then computes the prompt again.
     handle: Option<Handle>,
+    /// The worker keeps blocks for it until decode has read them.
+    kept: Option<HandleGuard>,
     prompt_tokens: Option<u32>,
     took: Duration,
     /// By our clock; past it the handle is stale.
@@ -77,8 +79,9 @@ async fn both_legs(
     let had_handle = prefill.handle.is_some();
     let resend = if had_handle { Resend::Never } else { Resend::Once };
     let body = decode_body(call, &prefill_worker, prefill.handle, prefill.good_until)?;
-    let turn =
-        Turn::start(call, facts, decision, row, booking).prefilled_by(prefill_worker, prefill.prompt_tokens);
+    let turn = Turn::start(call, facts, decision, row, booking)
+        .prefilled_by(prefill_worker, prefill.prompt_tokens)
+        .reads(prefill.kept);
     let answered = match dispatch::send(call, &worker, Blame::Decode, body, resend, attempt).await {
         Ok(response) => answer::relay(call, turn, response, record).await,
         Err(failed) => Err(failed),
@@ -131,7 +134,6 @@ async fn prefill(
     let answered = call.app.clock.elapsed();
     let (head, body) = response.into_parts();
     let bytes = dispatch::read(call, worker, Blame::Prefill, body).await?;
-    drop(booking);
     if !head.status.is_success() {
         return Err(dispatch::refusal(worker, Blame::Prefill, &head, &bytes));
     }
@@ -139,6 +141,10 @@ async fn prefill(
         answer::members(&bytes).map_err(|what| dispatch::no_answer(call, worker, Blame::Prefill, what))?;
     worker.seen().failures.observe(0.0, 1.0);
     let handle = take_handle(call, worker, &members);
+    let lease_ms = call.pool.config.kv_lease_ms;
+    // Before the booking goes: a draining worker is never taken for idle in between.
+    let kept = handle.as_ref().map(|_| worker.hold_handle(&call.app.clock, lease_ms));
+    drop(booking);
     let took = answered.saturating_sub(dispatched);
     call.app.telemetry.metrics.phase(&call.pool.config.name, Phase::Prefill, took);
     let usage = members.read::<Usage>("usage").ok().flatten();
@@ -148,9 +154,8 @@ async fn prefill(
         let cached = handle.as_ref().and_then(|handle| handle.cached_tokens).unwrap_or(cached);
         worker.seen().prefilled(tokens.saturating_sub(cached), dispatched, answered);
     }
-    let good_until =
-        answered + usable_for(call.pool.config.kv_lease_ms, call.app.config.server.connect_timeout_ms);
-    Ok(Prefill { handle, prompt_tokens, took, good_until })
+    let good_until = answered + usable_for(lease_ms, call.app.config.server.connect_timeout_ms);
+    Ok(Prefill { handle, kept, prompt_tokens, took, good_until })
 }
 
 /// How long a handle may wait for its dispatch: the lease, less a margin for clocks and queues, less the time that

@@ -13,7 +13,7 @@ use super::call::Call;
 use super::decide::Decision;
 use crate::app::{App, Place};
 use crate::clock::millis;
-use crate::fleet::{Booking, Pool, Worker};
+use crate::fleet::{Booking, HandleGuard, Pool, Worker};
 use crate::http::error::{ApiError, Blame};
 use crate::request::Endpoint;
 use crate::telemetry::metrics::Phase;
@@ -112,6 +112,8 @@ pub(super) struct Turn {
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
+    /// Of a prefill worker's blocks, until they are read.
+    kept: Option<HandleGuard>,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
@@ -142,6 +144,7 @@ impl Turn {
             decode,
             prefill: booking.worker().clone(),
             disaggregated: false,
+            kept: None,
             prompt_tokens: None,
             booking,
             dispatched: call.app.clock.elapsed(),
@@ -159,8 +162,14 @@ impl Turn {
         Self { prefill, prompt_tokens, disaggregated: true, ..self }
     }
 
+    /// Decode reads the blocks of this handle.
+    pub fn reads(self, kept: Option<HandleGuard>) -> Self {
+        Self { kept, ..self }
+    }
+
     /// The first event of a stream is on its way.
     pub fn first_token(&mut self) {
+        self.blocks_read();
         let now = self.app.clock.elapsed();
         self.first_token = Some(now);
         self.booking.prefilled();
@@ -189,8 +198,16 @@ impl Turn {
         self.app.telemetry.metrics.phase(&self.pool.config.name, phase, spent);
     }
 
+    /// Decode has begun to answer, so it has what the handle names.
+    fn blocks_read(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            kept.read();
+        }
+    }
+
     /// The answer is whole.
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
+        self.blocks_read();
         record.set("ok");
         self.booking.worker().seen().failures.observe(0.0, 1.0);
         let output_tokens = end.output_tokens.unwrap_or(self.generated);

@@ -49,6 +49,9 @@ pub(super) struct Workers {
     pub legs: Counters<3>,
     pub leg_failures: Counters<3>,
     pub up: Gauges<3>,
+    pub draining: Gauges<2>,
+    pub handles: Gauges<2>,
+    pub safe_to_stop: Gauges<2>,
     pub requests: Gauges<2>,
     pub prefill_backlog: Gauges<2>,
     pub kv_blocks_free: Gauges<2>,
@@ -101,6 +104,12 @@ impl Workers {
             legs: new.metric("legs", "Legs sent, by pool, worker and leg"),
             leg_failures: new.metric("leg_failures", "Legs that failed, by pool, worker and kind"),
             up: new.metric("worker_up", "1 while a worker takes work"),
+            draining: new.metric("worker_draining", "1 while a worker was told to take no new work"),
+            handles: new.metric("worker_handles", "KV handles that a worker keeps blocks for"),
+            safe_to_stop: new.metric(
+                "worker_safe_to_stop",
+                "1 once a draining worker has no request, and no blocks to be read",
+            ),
             requests: new.metric("worker_requests", "Requests of this host on a worker"),
             prefill_backlog: new.metric(
                 "worker_prefill_backlog_tokens",

@@ -153,6 +153,9 @@ impl Metrics {
             .get_or_create(&[("pool", pool.into()), ("worker", worker.name.clone()), ("role", role)])
             .set(up);
         let labels = [("pool", pool.into()), ("worker", worker.name.clone())];
+        self.workers.draining.get_or_create(&labels).set(worker.draining.into());
+        self.workers.handles.get_or_create(&labels).set(worker.handles.into());
+        self.workers.safe_to_stop.get_or_create(&labels).set(worker.safe_to_stop.into());
         self.workers.requests.get_or_create(&labels).set(worker.booked.requests.into());
         self.workers.prefill_backlog.get_or_create(&labels).set(worker.booked.prefill_tokens.into());
         self.workers.kv_blocks_free.get_or_create(&labels).set(worker.kv_blocks_free.into());
