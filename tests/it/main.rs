@@ -5,6 +5,7 @@
 mod bad_answers;
 mod config;
 mod disconnect;
+mod doctor;
 mod drain;
 mod draining;
 mod errors;

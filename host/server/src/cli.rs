@@ -31,6 +31,19 @@ pub enum Command {
     ///
     /// Prints every problem with its line and its cure; exits with 2 if there is one.
     CheckConfig(CheckConfig),
+    /// Look at every engine of a configuration, and say what is wrong and what to do. No host need run.
+    ///
+    ///     sluice doctor --config sluice.toml
+    ///
+    /// Of each worker: whether it can be reached, is well, answers; its version (0.32 is tested), model, KV block size
+    /// and connector; whether /tokenize counts as usage does; its clock. Of each pair of a pull pool: whether KV really
+    /// moves. For that a small request of its own goes through both engines, and the decode engine's counters must
+    /// show that the prompt came from prefill: answers alone are right either way, only slow.
+    ///
+    /// Each finding says what is seen, why it matters and what to do. Exit codes: 0 nothing is wrong, 1 something is,
+    /// 2 the configuration cannot be used. The lease and TTL of the engines cannot be seen from outside.
+    #[command(verbatim_doc_comment)]
+    Doctor(Doctor),
     /// List the workers of a running host: state, load, measured rates.
     ///
     ///     sluice fleet
@@ -75,6 +88,17 @@ pub struct CheckConfig {
     /// The configuration.
     #[arg(long, short, default_value = "sluice.toml")]
     pub config: PathBuf,
+}
+
+/// `sluice doctor`
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The configuration.
+    #[arg(long, short, default_value = "sluice.toml")]
+    pub config: PathBuf,
+    /// Print one JSON object, for programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `sluice fleet`

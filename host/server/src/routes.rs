@@ -103,7 +103,8 @@ fn ready(app: &App) -> Response<ResponseBody> {
         .iter()
         .map(|pool| {
             let up = pool.workers.iter().filter(|worker| worker.state == State::Up).count();
-            json!({"name": pool.name, "serves": pool.serves, "note": pool.note, "up": up, "workers": pool.workers.len()})
+            let kv = pool.kv.as_ref().map(|kv| kv.verdict);
+            json!({"name": pool.name, "serves": pool.serves, "note": pool.note, "kv": kv, "up": up, "workers": pool.workers.len()})
         })
         .collect();
     let generation = app.policies.generation();

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::cli;
 use crate::clock::{SystemClock, millis};
 use crate::config::{self, Config, ConfigError};
-use crate::fleet::probe;
+use crate::fleet::{kv_watch, probe};
 use crate::listen::{self, Serving};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::routes;
@@ -87,6 +87,7 @@ fn policy_folder(config: &Config, error: &OpenError) -> ConfigError {
 async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> ExitCode {
     tell_missing_policy(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
+    let _kv_probes = kv_watch::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
     let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST);
     // Two legs a request, at most one of them at a time on a connection of its own.

@@ -6,6 +6,7 @@
 pub mod booking;
 pub mod draining;
 pub mod holds;
+pub mod kv_watch;
 pub mod probe;
 pub mod scrape;
 pub mod status;
@@ -25,6 +26,7 @@ use crate::clock::Clock;
 use crate::config;
 pub use booking::Booking;
 pub use holds::HandleGuard;
+use kv_watch::KvState;
 pub use table::Table;
 pub use worker::Worker;
 
@@ -45,6 +47,8 @@ pub struct Pool {
     publishing: Mutex<()>,
     bytes_per_token: Mutex<BytesPerToken>,
     decisions: AtomicU64,
+    /// Written by the pool's KV watch alone.
+    kv: ArcSwap<KvState>,
     clock: Arc<dyn Clock>,
 }
 
@@ -79,6 +83,7 @@ impl Pool {
             publishing: Mutex::default(),
             bytes_per_token: Mutex::default(),
             decisions: AtomicU64::new(0),
+            kv: ArcSwap::default(),
             clock,
         }
     }
@@ -114,6 +119,17 @@ impl Pool {
     /// A worker by its name.
     pub fn worker(&self, name: &str) -> Option<&Arc<Worker>> {
         self.workers.iter().find(|worker| worker.name == name)
+    }
+
+    /// Whether KV moves between its workers, as far as it was probed.
+    pub fn kv(&self) -> Arc<KvState> {
+        self.kv.load_full()
+    }
+
+    pub(crate) fn set_kv(&self, state: KvState) {
+        if **self.kv.load() != state {
+            self.kv.store(Arc::new(state));
+        }
     }
 
     /// Time since some fixed moment.

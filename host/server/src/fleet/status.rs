@@ -1,12 +1,16 @@
 //! The fleet as people and balancers ask for it: `/admin/fleet` and `/ready`.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use sluice_core::facts::Role;
 use sluice_core::health::State;
 
+use super::kv_watch::KvState;
 use super::scrape::Totals;
 use super::worker::BookedNow;
 use super::{Fleet, Pool, Worker};
+use crate::config::PoolMode;
 
 /// One pool.
 #[derive(Debug, Serialize)]
@@ -21,6 +25,8 @@ pub struct PoolStatus {
     pub serves: bool,
     /// Why not, or what is amiss.
     pub note: Option<String>,
+    /// Whether KV moves between its workers; `None` of a pool that moves none.
+    pub kv: Option<Arc<KvState>>,
     /// Its workers.
     pub workers: Vec<WorkerStatus>,
 }
@@ -85,13 +91,15 @@ fn pool_status(pool: &Pool) -> PoolStatus {
     let fleet = &pool.table().fleet;
     let serves = fleet.can_serve(&fleet.rows().collect::<Vec<_>>());
     // A pull pool may serve by a worker that serves alone, and still want its pair.
-    let note = pool.missing().or_else(|| mismatch(pool));
+    let kv = (pool.config.mode == PoolMode::Pull).then(|| pool.kv());
+    let note = pool.missing().or_else(|| mismatch(pool)).or_else(|| kv.as_ref()?.note());
     PoolStatus {
         name: pool.config.name.clone(),
         model: pool.config.model.clone(),
         mode: pool.config.mode.name(),
         serves,
         note,
+        kv,
         workers,
     }
 }

@@ -55,6 +55,9 @@ pub(super) struct Workers {
     pub requests: Gauges<2>,
     pub prefill_backlog: Gauges<2>,
     pub kv_blocks_free: Gauges<2>,
+    pub kv_probes: Counters<2>,
+    pub kv_pair_moves: Gauges<3>,
+    pub kv_pool_moves: Gauges<1>,
     pub prefill_rate: Figures<2>,
     pub decode_step: Figures<2>,
 }
@@ -116,6 +119,13 @@ impl Workers {
                 "Prompt tokens of this host's requests that a worker has still to prefill",
             ),
             kv_blocks_free: new.metric("worker_kv_blocks_free", "KV blocks free at the last scrape"),
+            kv_probes: new.metric("kv_probes", "Probes of whether KV moves, by pool and what they showed"),
+            kv_pair_moves: new
+                .metric("kv_moves", "1 if KV moves between two workers, 0 if not, -1 if not known"),
+            kv_pool_moves: new.metric(
+                "pool_kv_moves",
+                "1 if a pool's KV moves, 0 if not between some pair, -1 if not known",
+            ),
             prefill_rate: new
                 .metric("worker_prefill_tokens_per_second", "Measured prefill rate, 0 while unmeasured"),
             decode_step: new.metric(

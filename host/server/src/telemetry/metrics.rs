@@ -7,6 +7,7 @@ use prometheus_client::encoding::text;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_core::health::State;
+use sluice_core::kv_proof::Verdict;
 
 use super::families::{Policies, Requests, Workers};
 use crate::fleet::status::WorkerStatus;
@@ -161,6 +162,19 @@ impl Metrics {
         self.workers.kv_blocks_free.get_or_create(&labels).set(worker.kv_blocks_free.into());
         self.workers.prefill_rate.get_or_create(&labels).set(worker.prefill_tokens_per_s.into());
         self.workers.decode_step.get_or_create(&labels).set(f64::from(worker.decode_step_ms) / 1_000.0);
+    }
+
+    /// A probe of whether KV moves from one worker to another ended.
+    pub fn kv_probe(&self, pool: &str, prefill: &str, decode: &str, verdict: Verdict) {
+        let labels = [("pool", pool.into()), ("outcome", verdict.name().into())];
+        self.workers.kv_probes.get_or_create(&labels).inc();
+        let labels = [("pool", pool.into()), ("prefill", prefill.into()), ("decode", decode.into())];
+        self.workers.kv_pair_moves.get_or_create(&labels).set(verdict.figure());
+    }
+
+    /// Whether a pool's KV moves.
+    pub fn kv_moves(&self, pool: &str, verdict: Verdict) {
+        self.workers.kv_pool_moves.get_or_create(&[("pool", pool.into())]).set(verdict.figure());
     }
 
     /// Time spent in a phase.
