@@ -8,17 +8,21 @@
 //! - [`default_policy`]: the decision in force when no policy decides.
 //! - [`load`]: what a request weighs on its workers; [`measure`]: smoothed figures; [`health`]: who is up.
 //! - [`kv_proof`]: whether KV really moves between workers, from what a probe showed.
+//! - [`failure`]: what can go wrong, and whether to try again; [`breaker`], [`retry_budget`]: how often.
 //! - [`session`]: what is remembered between the turns of a conversation.
 #![forbid(unsafe_code)]
 
+pub mod breaker;
 pub mod default_policy;
 pub mod facts;
+pub mod failure;
 pub mod hash;
 pub mod health;
 pub mod kv_proof;
 pub mod load;
 pub mod measure;
 pub mod plan;
+pub mod retry_budget;
 pub mod session;
 pub mod table;
 pub mod testing;

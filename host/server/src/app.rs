@@ -12,6 +12,7 @@ use crate::fleet::Fleet;
 use crate::ids::Ids;
 use crate::sessions::Sessions;
 use crate::telemetry::Telemetry;
+use crate::threads;
 use crate::upstream::Upstream;
 
 /// The host process' state.
@@ -45,9 +46,12 @@ impl App {
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
-            fleet: Fleet::new(&config.pools, &clock),
+            fleet: Fleet::new(&config.pools, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
-            upstream: Upstream::new(Duration::from_millis(config.server.connect_timeout_ms)),
+            upstream: Upstream::new(
+                Duration::from_millis(config.server.connect_timeout_ms),
+                threads::wanted(),
+            ),
             policies,
             telemetry,
             clock,

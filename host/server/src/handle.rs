@@ -1,7 +1,6 @@
 //! The handle a prefill worker returns: where its KV blocks are, for the decode worker to fetch.
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::http::members::Members;
 
@@ -49,8 +48,7 @@ impl Handle {
     /// Takes the handle out of a prefill worker's answer. Every member whose absence is known to hang or end a
     /// vLLM 0.32 decode engine is checked for.
     pub fn from_answer(members: &Members<'_>) -> Result<Self, HandleError> {
-        let value: &RawValue = members.get("kv_transfer_params").ok_or(HandleError::Absent)?;
-        let json = value.get();
+        let json = members.get("kv_transfer_params").ok_or(HandleError::Absent)?.get();
         if json.len() > HANDLE_BYTES_AT_MOST {
             return Err(HandleError::Unusable(format!("{} bytes long", json.len())));
         }

@@ -12,15 +12,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::http::body::ResponseBody;
+use crate::last_call;
 use crate::stall::StallGuard;
+use crate::threads::DataThreads;
 
 /// How long a client may read nothing of what waits for it. Streams pause for seconds at most.
 const WRITE_STALL_AT_MOST: Duration = Duration::from_secs(30);
@@ -33,6 +34,9 @@ const HEADERS_AT_MOST: usize = 100;
 
 /// Silence on a connection after which the system asks whether the client is still there, and between questions.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
+
+/// Connections still taken after the signal to stop: those that wait in the kernel, whose queue is as long.
+const TAKEN_AFTER_STOP_AT_MOST: usize = 1_024;
 
 /// After an accept that failed for want of descriptors: trying again at once would spin.
 const PAUSE_AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
@@ -53,6 +57,8 @@ pub struct Serving {
     pub drain_timeout: Duration,
     /// Turns true when it is time to stop.
     pub stop: watch::Receiver<bool>,
+    /// Where connections are served; `None`: where they are accepted.
+    pub threads: Option<Arc<DataThreads>>,
 }
 
 /// Serves connections until told to stop, then lets requests in flight end. Returns how many were cut off.
@@ -61,14 +67,20 @@ where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Response<ResponseBody>> + Send + 'static,
 {
-    let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let places = Arc::new(Semaphore::new(serving.connections_at_most));
     let mut stop = serving.stop.clone();
+    let mut late = 0;
     loop {
         let accepted = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => break,
+            _ = stop.wait_for(|stop| *stop) => match already_here(&listener, &places) {
+                accepted @ Some(_) if late < TAKEN_AFTER_STOP_AT_MOST => {
+                    late += 1;
+                    accepted
+                }
+                _ => break,
+            },
             Some(_) = connections.join_next() => continue,
             accepted = accept(&listener, &places) => accepted,
         };
@@ -78,24 +90,34 @@ where
             let response = handler(request);
             async move { Ok::<_, Infallible>(response.await) }
         });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(serving.header_timeout)
-            .max_buf_size(HEADER_BYTES_AT_MOST)
-            .max_headers(HEADERS_AT_MOST)
-            .serve_connection(TokioIo::new(StallGuard::new(stream, WRITE_STALL_AT_MOST)), service);
-        let watched = graceful.watch(connection);
-        connections.spawn(async move {
-            // A connection that breaks is its client's own end; requests on it are accounted by themselves.
-            let _ = watched.await;
+        let header_timeout = serving.header_timeout;
+        let stop = serving.stop.clone();
+        let connection = async move {
+            // Registered with the event loop of the thread that serves it.
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(header_timeout)
+                .max_buf_size(HEADER_BYTES_AT_MOST)
+                .max_headers(HEADERS_AT_MOST)
+                .serve_connection(TokioIo::new(StallGuard::new(stream, WRITE_STALL_AT_MOST)), service);
+            last_call::serve(connection, stop).await;
             drop(place);
-        });
+        };
+        match &serving.threads {
+            None => connections.spawn(connection),
+            Some(threads) => {
+                let (runtime, thread_place) = threads.place();
+                let placed = async move {
+                    connection.await;
+                    drop(thread_place);
+                };
+                connections.spawn_on(placed, &runtime)
+            }
+        };
     }
     drop(listener);
-    let drained = timeout(serving.drain_timeout, async {
-        graceful.shutdown().await;
-        while connections.join_next().await.is_some() {}
-    });
+    let drained = timeout(serving.drain_timeout, async { while connections.join_next().await.is_some() {} });
     if drained.await.is_ok() {
         return 0;
     }
@@ -105,19 +127,36 @@ where
     cut_off
 }
 
+/// A client that the system has let in before the listener closes: closing would reset its connection, and with it the
+/// request that it may have sent.
+fn already_here(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(std::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = places.clone().try_acquire_owned().ok()?;
+    let (stream, _) = SockRef::from(listener).accept().ok()?;
+    stream.set_nonblocking(true).ok()?;
+    prepare(&stream);
+    Some((stream.into(), place))
+}
+
+fn prepare(stream: &Socket) {
+    // Without it a stream's small chunks wait for the client's delayed acknowledgement.
+    let _ = stream.set_tcp_nodelay(true);
+    // A client that vanished without a word is noticed, and its request ended.
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_AFTER);
+    let _ = stream.set_tcp_keepalive(&keepalive);
+}
+
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> Option<(std::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
     let place = places.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
-            // Without it a stream's small chunks wait for the client's delayed acknowledgement.
-            let _ = stream.set_nodelay(true);
-            // A client that vanished without a word is noticed, and its request ended.
-            let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_AFTER);
-            let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-            Some((stream, place))
+            prepare(&SockRef::from(&stream));
+            Some((stream.into_std().ok()?, place))
         }
         Err(error) => {
             tracing::warn!("cannot accept a connection: {error}");

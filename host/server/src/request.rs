@@ -1,9 +1,11 @@
 //! A client's request, as far as routing needs to know it. The prompt stays unparsed.
 
+use bytes::Bytes;
 use hyper::HeaderMap;
 
 use crate::http::error::ApiError;
 use crate::http::members::Members;
+use crate::http::segments::Segments;
 use crate::identity::conversation;
 use crate::splitting::unsplittable;
 
@@ -55,6 +57,8 @@ pub struct ClientRequest<'a> {
     pub endpoint: Endpoint,
     /// The body's members.
     pub members: Members<'a>,
+    /// The body they are slices of.
+    text: &'a Bytes,
     /// Served model name.
     pub model: String,
     /// Whether the client wants a stream.
@@ -69,7 +73,7 @@ pub struct ClientRequest<'a> {
 
 impl<'a> ClientRequest<'a> {
     /// Reads and checks a body. Errors are the client's, in OpenAI's shape.
-    pub fn parse(endpoint: Endpoint, headers: &HeaderMap, body: &'a [u8]) -> Result<Self, ApiError> {
+    pub fn parse(endpoint: Endpoint, headers: &HeaderMap, body: &'a Bytes) -> Result<Self, ApiError> {
         let members = Members::parse(body).map_err(|error| {
             ApiError::bad_request(None, "invalid_json", format!("the body is not a JSON object: {error}"))
         })?;
@@ -88,6 +92,7 @@ impl<'a> ClientRequest<'a> {
         Ok(Self {
             endpoint,
             members,
+            text: body,
             model,
             streams,
             max_output_tokens: limit.unwrap_or(OUTPUT_TOKENS_UNLESS_SAID),
@@ -106,16 +111,16 @@ impl<'a> ClientRequest<'a> {
 
     /// The body for one worker that does it all, or for decode: as the client sent it, less what is stripped,
     /// with this KV handle (raw JSON) if there is one.
-    pub fn body(&self, kv_transfer_params: Option<&str>) -> Vec<u8> {
+    pub fn body(&self, kv_transfer_params: Option<&str>) -> Segments {
         match kv_transfer_params {
-            Some(params) => self.members.write(&STRIPPED, &[("kv_transfer_params", params)]),
-            None => self.members.write(&STRIPPED, &[]),
+            Some(params) => self.members.splice(self.text, &STRIPPED, &[("kv_transfer_params", params)]),
+            None => self.members.splice(self.text, &STRIPPED, &[]),
         }
     }
 
     /// The body for prefill: one token, unstreamed, since a streamed prefill leg returns no handle and strands
     /// its blocks.
-    pub fn prefill_body(&self) -> Vec<u8> {
+    pub fn prefill_body(&self) -> Segments {
         let mut dropped = STRIPPED.to_vec();
         dropped.extend(["stream_options", "min_tokens"]);
         let mut set = vec![
@@ -126,7 +131,7 @@ impl<'a> ClientRequest<'a> {
         if self.members.has("max_completion_tokens") {
             set.push(("max_completion_tokens", "1"));
         }
-        self.members.write(&dropped, &set)
+        self.members.splice(self.text, &dropped, &set)
     }
 }
 
@@ -171,8 +176,10 @@ pub(crate) fn wrong_type(name: &str, wanted: &str) -> ApiError {
 mod tests {
     use super::*;
 
-    fn parse(endpoint: Endpoint, body: &str) -> Result<ClientRequest<'_>, ApiError> {
-        ClientRequest::parse(endpoint, &HeaderMap::new(), body.as_bytes())
+    fn parse(endpoint: Endpoint, body: &str) -> Result<ClientRequest<'static>, ApiError> {
+        // Tests may leak what a connection would own.
+        let body = Box::leak(Box::new(Bytes::copy_from_slice(body.as_bytes())));
+        ClientRequest::parse(endpoint, &HeaderMap::new(), body)
     }
 
     fn chat(extra: &str) -> String {
@@ -235,7 +242,8 @@ mod tests {
             r#","stream":true,"stream_options":{"include_usage":true},"min_tokens":5,"max_tokens":64,"temperature":0"#,
         );
         let request = parse(Endpoint::Chat, &body).expect("valid");
-        let prefill: serde_json::Value = serde_json::from_slice(&request.prefill_body()).expect("valid");
+        let prefill: serde_json::Value =
+            serde_json::from_slice(&request.prefill_body().joined()).expect("valid");
         assert_eq!(
             prefill,
             serde_json::json!({
@@ -246,7 +254,8 @@ mod tests {
         );
         let body = chat(r#","max_completion_tokens":64"#);
         let request = parse(Endpoint::Chat, &body).expect("valid");
-        let prefill: serde_json::Value = serde_json::from_slice(&request.prefill_body()).expect("valid");
+        let prefill: serde_json::Value =
+            serde_json::from_slice(&request.prefill_body().joined()).expect("valid");
         assert_eq!((&prefill["max_tokens"], &prefill["max_completion_tokens"]), (&1.into(), &1.into()));
     }
 
@@ -256,11 +265,11 @@ mod tests {
         let body = chat(&members);
         let request = parse(Endpoint::Chat, &body).expect("valid");
         for sent in [request.body(None), request.prefill_body(), request.body(Some("{\"ours\":1}"))] {
-            let sent = String::from_utf8(sent).expect("UTF-8");
+            let sent = String::from_utf8(sent.joined()).expect("UTF-8");
             assert!(!sent.contains(r#":"x""#), "{sent}");
         }
         assert!(
-            String::from_utf8(request.body(Some("{\"ours\":1}")))
+            String::from_utf8(request.body(Some("{\"ours\":1}")).joined())
                 .expect("UTF-8")
                 .contains(r#""kv_transfer_params":{"ours":1}"#)
         );

@@ -139,8 +139,8 @@ fn policies(app: &App) -> Response<ResponseBody> {
 fn metrics(app: &App) -> Response<ResponseBody> {
     app.telemetry.metrics.sessions(app.sessions.len(), app.sessions.evictions());
     for pool in app.fleet.pools() {
-        for worker in status::workers(pool) {
-            app.telemetry.metrics.worker(&pool.config.name, &worker);
+        for (worker, status) in pool.workers.iter().zip(status::workers(pool)) {
+            worker.metrics.seen(&status);
         }
     }
     let mut response = Response::new(whole(app.telemetry.metrics.encode()));

@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 
 use crate::http::error::ApiError;
-use crate::http::members::Members;
+use crate::http::members::{Members, Raw};
 use crate::request::optional;
 
 /// The member for which a request cannot be split, if there is one.
@@ -24,7 +24,7 @@ pub(crate) fn unsplittable(members: &Members<'_>) -> Result<Option<&'static str>
 }
 
 /// `["a", "b"]` and `[[1], [2]]` are several prompts; `[1, 2]`, `["a"]` and `[[1, 2]]` are one.
-fn holds_several_prompts(prompt: &RawValue) -> bool {
+fn holds_several_prompts(prompt: Raw<'_>) -> bool {
     let inner = prompt.get().strip_prefix('[').unwrap_or_default().trim_start();
     // An array of token ids is one prompt, and too long to be read for nothing.
     if !inner.starts_with(['"', '[']) {

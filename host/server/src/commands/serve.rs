@@ -21,6 +21,7 @@ use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::routes;
 use crate::sessions;
 use crate::telemetry::{self, Telemetry};
+use crate::threads::{self, DataThreads};
 
 /// Connections of clients per request in flight: most clients keep idle ones for their next request.
 const CONNECTIONS_PER_REQUEST: usize = 2;
@@ -99,11 +100,19 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
             return ExitCode::FAILURE;
         }
     };
+    let threads = match DataThreads::start(threads::wanted()) {
+        Ok(threads) => Arc::new(threads),
+        Err(error) => {
+            complain(&format!("cannot start the threads that serve clients: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
     let serving = Serving {
         connections_at_most,
         header_timeout: Duration::from_millis(app.config.server.header_timeout_ms),
         drain_timeout: Duration::from_millis(app.config.server.drain_timeout_ms),
         stop: stopped,
+        threads: Some(threads),
     };
     announce(&app, &clients, &operators);
     let data = {
@@ -112,7 +121,8 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     };
     let admin = {
         let app = app.clone();
-        let serving = Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, ..serving };
+        // Probes and operators keep off the threads that serve clients.
+        let serving = Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, threads: None, ..serving };
         listen::serve(operators, serving, move |request| {
             let response = routes::admin(&app, &request);
             async move { response }

@@ -34,7 +34,7 @@ pub const PAIRS_WITHIN: Duration = Duration::from_secs(180);
 
 /// Looks at all that a configuration names. `progress` is told what takes time.
 pub async fn run(config: &Config, clock: &Arc<dyn Clock>, progress: impl Fn(&str)) -> Report {
-    let upstream = Upstream::new(Duration::from_millis(config.server.connect_timeout_ms));
+    let upstream = Upstream::new(Duration::from_millis(config.server.connect_timeout_ms), 1);
     let ids = Arc::new(Ids::default());
     let workers = all_workers(config, &upstream, clock, &ids, &progress).await;
     let ends = clock.elapsed() + PAIRS_WITHIN;

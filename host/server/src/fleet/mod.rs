@@ -24,6 +24,8 @@ use sluice_core::measure::BytesPerToken;
 
 use crate::clock::Clock;
 use crate::config;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::pool_metrics::PoolMetrics;
 pub use booking::Booking;
 pub use holds::HandleGuard;
 use kv_watch::KvState;
@@ -42,6 +44,8 @@ pub struct Pool {
     pub config: config::Pool,
     /// All of them, up or not.
     pub workers: Vec<Arc<Worker>>,
+    /// Resolved once.
+    pub metrics: Arc<PoolMetrics>,
     table: ArcSwap<Table>,
     /// Orders publications, so that an older view never replaces a newer one.
     publishing: Mutex<()>,
@@ -54,8 +58,9 @@ pub struct Pool {
 
 impl Fleet {
     /// The fleet as configured; nobody is up before the first probe.
-    pub fn new(pools: &[config::Pool], clock: &Arc<dyn Clock>) -> Self {
-        let pools: Vec<_> = pools.iter().map(|pool| Arc::new(Pool::new(pool, clock.clone()))).collect();
+    pub fn new(pools: &[config::Pool], clock: &Arc<dyn Clock>, metrics: &Metrics) -> Self {
+        let pools: Vec<_> =
+            pools.iter().map(|pool| Arc::new(Pool::new(pool, clock.clone(), metrics))).collect();
         let by_model =
             pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
         Self { pools, by_model }
@@ -73,12 +78,13 @@ impl Fleet {
 }
 
 impl Pool {
-    fn new(config: &config::Pool, clock: Arc<dyn Clock>) -> Self {
+    fn new(config: &config::Pool, clock: Arc<dyn Clock>, metrics: &Metrics) -> Self {
         let workers: Vec<_> =
-            config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker))).collect();
+            config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker, metrics))).collect();
         Self {
             config: config.clone(),
             workers,
+            metrics: metrics.pool(&config.name),
             table: ArcSwap::from_pointee(Table::default()),
             publishing: Mutex::default(),
             bytes_per_token: Mutex::default(),

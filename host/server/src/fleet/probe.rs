@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::Method;
 use sluice_core::health::{Report, State};
 use sluice_core::load::Scraped;
@@ -13,6 +12,7 @@ use tokio::time::timeout;
 use super::scrape::{self, EngineMetrics, Totals};
 use super::worker::BookedNow;
 use super::{Fleet, Pool, Worker};
+use crate::http::segments::Segments;
 use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 
@@ -39,9 +39,10 @@ const METRICS_BYTES_AT_MOST: usize = 4 * 1024 * 1024;
 /// Between publications of a pool's table: how old measured rates may be. A change of state does not wait for it.
 pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Starts a task per worker, and one per pool that publishes what they see. Dropping the set ends them.
+/// Starts a task per worker, one per pool that publishes what they see, and one that closes idle connections. Dropping the set ends them.
 pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
+    tasks.spawn(sweep(upstream.clone()));
     for pool in fleet.pools() {
         tasks.spawn(publish(pool.clone()));
         for worker in &pool.workers {
@@ -55,6 +56,14 @@ pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> 
         }
     }
     tasks
+}
+
+/// Connections that no request has used for a while are closed, also where no request comes any more.
+async fn sweep(upstream: Upstream) {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        upstream.sweep();
+    }
 }
 
 async fn publish(pool: Arc<Pool>) {
@@ -212,8 +221,13 @@ impl Probe {
 
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {
         let asked = async {
-            let response =
-                self.upstream.send(Method::GET, &self.worker.url, path, Bytes::new(), Default::default());
+            let response = self.upstream.send(
+                Method::GET,
+                &self.worker.url,
+                path,
+                Segments::default(),
+                Default::default(),
+            );
             let response = response.await.map_err(|error| error.to_string())?;
             let status = response.status();
             let body = crate::http::body::read(response.into_body(), limit_bytes).await;

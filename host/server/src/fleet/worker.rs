@@ -11,6 +11,8 @@ use sluice_core::measure::SmoothedRatio;
 
 use super::holds::Holds;
 use crate::config::{self, PoolMode, WorkerUrl};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::worker_metrics::WorkerMetrics;
 
 /// An engine.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub struct Worker {
     pub abilities: u16,
     /// Where it runs.
     pub zone: u16,
+    /// Resolved once.
+    pub metrics: WorkerMetrics,
     booked: Booked,
     pub(super) holds: Mutex<Holds>,
     seen: Mutex<Seen>,
@@ -177,7 +181,7 @@ impl Seen {
 
 impl Worker {
     /// A worker as configured, of which nothing is known yet.
-    pub fn new(pool: &config::Pool, worker: &config::Worker) -> Self {
+    pub fn new(pool: &config::Pool, worker: &config::Worker, metrics: &Metrics) -> Self {
         let mut abilities = match pool.mode {
             PoolMode::Pull => ability::PULL,
             PoolMode::Unified => 0,
@@ -193,6 +197,7 @@ impl Worker {
             url: worker.url.clone(),
             abilities,
             zone: worker.zone,
+            metrics: metrics.worker(&pool.name, &worker.name, worker.role),
             booked: Booked::default(),
             holds: Mutex::default(),
             seen: Mutex::default(),

@@ -1,29 +1,77 @@
 //! The top-level members of a JSON object as slices of its text: finding and replacing a few of them costs one
-//! pass and one copy, never a parse of the prompt.
+//! pass, never a parse or a copy of the prompt.
 
 use std::borrow::Cow;
-use std::fmt;
 
+use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
+
+use crate::http::json_scan::{JsonError, Scanner};
+use crate::http::segments::Segments;
 
 /// Members an object may have at its top level. vLLM's largest request type has under 100.
 pub const MEMBERS_AT_MOST: usize = 512;
 
+/// Values from this length on are sent as slices of the text they came in; shorter ones are cheaper to copy, in bytes.
+const SHARED_FROM_BYTES: usize = 1_024;
+
 /// An object's members in order, values unparsed. Of a name that comes twice, the last counts, as in Python and
 /// JavaScript; engines must not see another value than the one that was checked here.
 #[derive(Debug, Default)]
-pub struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+pub struct Members<'a>(Vec<(Cow<'a, str>, Raw<'a>)>);
+
+/// A value's JSON text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Raw<'a>(&'a str);
+
+impl<'a> Raw<'a> {
+    /// The text, without white space around it.
+    pub fn get(self) -> &'a str {
+        self.0
+    }
+}
 
 impl<'a> Members<'a> {
     /// Reads an object. The error tells what is wrong with the JSON and where.
-    pub fn parse(text: &'a [u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(text)
+    pub fn parse(text: &'a [u8]) -> Result<Self, JsonError> {
+        let text = std::str::from_utf8(text)
+            .map_err(|error| JsonError { what: "this is not UTF-8", at: error.valid_up_to() })?;
+        let mut scanner = Scanner::new(text.as_bytes());
+        let mut members = Self(Vec::with_capacity(16));
+        if !scanner.take(b'{') {
+            return scanner.error("a JSON object was expected");
+        }
+        // Repeats count too: each is looked for among all before it.
+        let mut count = 0;
+        while !(count == 0 && scanner.take(b'}')) {
+            count += 1;
+            if count > MEMBERS_AT_MOST {
+                return scanner.error("more than 512 members");
+            }
+            let (name, value) = member_at(text, &mut scanner)?;
+            members.set(name, value);
+            if scanner.take(b'}') {
+                break;
+            }
+            if !scanner.take(b',') {
+                return scanner.error("a comma or a closing bracket was expected");
+            }
+        }
+        match scanner.peek() {
+            None => Ok(members),
+            Some(_) => scanner.error("something follows the object"),
+        }
+    }
+
+    fn set(&mut self, name: Cow<'a, str>, value: Raw<'a>) {
+        match self.0.iter_mut().find(|(other, _)| *other == name) {
+            Some(earlier) => earlier.1 = value,
+            None => self.0.push((name, value)),
+        }
     }
 
     /// The unparsed value of a member; `null` counts as absent.
-    pub fn get(&self, name: &str) -> Option<&'a RawValue> {
+    pub fn get(&self, name: &str) -> Option<Raw<'a>> {
         self.0
             .iter()
             .find(|(other, _)| other == name)
@@ -41,31 +89,85 @@ impl<'a> Members<'a> {
         self.get(name).map(|value| serde_json::from_str(value.get())).transpose()
     }
 
-    /// Writes the object anew: without the members in `drop`, and with those in `set` (raw JSON) replaced in
-    /// place or added at the end.
+    /// Writes the object anew: without the members in `drop`, and with those in `set` (raw JSON) at its end, in place
+    /// of what they were before.
     pub fn write(&self, drop: &[&str], set: &[(&str, &str)]) -> Vec<u8> {
         let kept: usize = self.0.iter().map(|(name, value)| name.len() + value.get().len() + 8).sum();
         let added: usize = set.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
         let mut out = Vec::with_capacity(kept + added + 2);
-        out.push(b'{');
-        for (name, value) in &self.0 {
-            if drop.contains(&name.as_ref()) || set.iter().any(|(other, _)| other == name) {
-                continue;
-            }
-            member(&mut out, name, value.get());
+        let mut opening = b'{';
+        for (name, value) in self.rewritten(drop, set) {
+            open_member(&mut out, opening, name);
+            out.extend_from_slice(value.as_bytes());
+            opening = b',';
         }
-        for (name, value) in set {
-            member(&mut out, name, value);
-        }
-        out.push(b'}');
+        close_object(&mut out, opening);
         out
+    }
+
+    /// As [`Self::write`], but long values are not copied: they stay slices of `text`, the bytes this was parsed from.
+    pub fn splice(&self, text: &Bytes, drop: &[&str], set: &[(&str, &str)]) -> Segments {
+        let mut segments = Segments::default();
+        let mut copied = Vec::with_capacity(SHARED_FROM_BYTES);
+        let mut opening = b'{';
+        for (name, value) in self.rewritten(drop, set) {
+            open_member(&mut copied, opening, name);
+            opening = b',';
+            let is_ours = || text.as_ptr_range().contains(&value.as_ptr());
+            if value.len() >= SHARED_FROM_BYTES && is_ours() {
+                segments.push(std::mem::take(&mut copied).into());
+                segments.push(text.slice_ref(value.as_bytes()));
+            } else {
+                copied.extend_from_slice(value.as_bytes());
+            }
+        }
+        close_object(&mut copied, opening);
+        segments.push(copied.into());
+        segments
+    }
+
+    fn rewritten<'b>(
+        &'b self,
+        drop: &'b [&'b str],
+        set: &'b [(&'b str, &'b str)],
+    ) -> impl Iterator<Item = (&'b str, &'b str)> {
+        let is_kept = |name: &str| !drop.contains(&name) && !set.iter().any(|(other, _)| *other == name);
+        let kept = self.0.iter().map(|(name, value)| (name.as_ref(), value.get()));
+        kept.filter(move |(name, _)| is_kept(name)).chain(set.iter().copied())
     }
 }
 
-fn member(out: &mut Vec<u8>, name: &str, value: &str) {
-    if out.len() > 1 {
-        out.push(b',');
+/// An object without members was not opened yet.
+fn close_object(out: &mut Vec<u8>, opening: u8) {
+    if opening == b'{' {
+        out.push(opening);
     }
+    out.push(b'}');
+}
+
+/// The member that is next.
+fn member_at<'a>(text: &'a str, scanner: &mut Scanner<'a>) -> Result<(Cow<'a, str>, Raw<'a>), JsonError> {
+    scanner.peek();
+    let from = scanner.at();
+    let escaped = scanner.string()?;
+    let quoted = &text[from..scanner.at()];
+    let name = if escaped {
+        let unescaped = serde_json::from_str(quoted);
+        Cow::Owned(unescaped.map_err(|_| JsonError { what: "this name's escapes are wrong", at: from })?)
+    } else {
+        Cow::Borrowed(&quoted[1..quoted.len() - 1])
+    };
+    if !scanner.take(b':') {
+        return scanner.error("a colon was expected");
+    }
+    scanner.peek();
+    let from = scanner.at();
+    scanner.value()?;
+    Ok((name, Raw(&text[from..scanner.at()])))
+}
+
+fn open_member(out: &mut Vec<u8>, opening: u8, name: &str) {
+    out.push(opening);
     if name.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
         out.push(b'"');
         out.extend_from_slice(name.as_bytes());
@@ -74,73 +176,32 @@ fn member(out: &mut Vec<u8>, name: &str, value: &str) {
         out.extend_from_slice(serde_json::Value::from(name).to_string().as_bytes());
     }
     out.push(b':');
-    out.extend_from_slice(value.as_bytes());
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectVisitor;
-        impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = Members<'de>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::with_capacity(16);
-                let mut count = 0;
-                while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
-                    // Repeats count too: each is looked for among all before it.
-                    count += 1;
-                    if count > MEMBERS_AT_MOST {
-                        return Err(serde::de::Error::custom(format!("more than {MEMBERS_AT_MOST} members")));
-                    }
-                    if let Some(earlier) = members.iter_mut().find(|(other, _)| *other == name) {
-                        earlier.1 = value;
-                        continue;
-                    }
-                    members.push((name, value));
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(ObjectVisitor)
-    }
-}
-
-/// A member's name, borrowed unless it holds an escape.
-struct Name<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Name<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameVisitor;
-        impl<'de> Visitor<'de> for NameVisitor {
-            type Value = Name<'de>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a member's name")
-            }
-
-            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Borrowed(name)))
-            }
-
-            fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-                Ok(Name(Cow::Owned(name.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(NameVisitor)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Written, and spliced, which must be the same text.
     fn rewritten(text: &str, drop: &[&str], set: &[(&str, &str)]) -> String {
-        let members = Members::parse(text.as_bytes()).expect("valid");
-        String::from_utf8(members.write(drop, set)).expect("UTF-8")
+        let text = Bytes::copy_from_slice(text.as_bytes());
+        let members = Members::parse(&text).expect("valid");
+        let written = members.write(drop, set);
+        assert_eq!(members.splice(&text, drop, set).joined(), written);
+        String::from_utf8(written).expect("UTF-8")
+    }
+
+    #[test]
+    fn long_values_are_shared_not_copied() {
+        let long = "x".repeat(2 * SHARED_FROM_BYTES);
+        let text = Bytes::from(format!(r#"{{"a":1,"long":"{long}","b":[2],"again":"{long}"}}"#));
+        let members = Members::parse(&text).expect("valid");
+        let segments = members.splice(&text, &["a"], &[("c", "3")]);
+        let shared: Vec<_> =
+            segments.iter().filter(|part| text.as_ptr_range().contains(&part.as_ptr())).collect();
+        assert_eq!(shared.len(), 2);
+        let expected = format!(r#"{{"long":"{long}","b":[2],"again":"{long}","c":3}}"#);
+        assert_eq!(segments.joined(), expected.as_bytes());
     }
 
     #[test]

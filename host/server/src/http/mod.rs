@@ -2,5 +2,7 @@
 
 pub mod body;
 pub mod error;
+pub mod json_scan;
 pub mod members;
+pub mod segments;
 pub mod sse;

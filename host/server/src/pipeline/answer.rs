@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
@@ -17,13 +16,14 @@ use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
 use crate::http::members::Members;
 use crate::http::sse::ENGINE_INTERNAL;
-use crate::telemetry::metrics::Phase;
+use crate::telemetry::labels::Phase;
+use crate::upstream::UpstreamBody;
 
 /// Passes the decode leg's answer on. Its status is known here, before anything went to the client.
 pub(super) async fn relay(
     call: &Call<'_>,
     turn: Turn,
-    response: Response<Incoming>,
+    response: Response<UpstreamBody>,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
     let worker = &turn.booking.worker().clone();
@@ -39,7 +39,7 @@ pub(super) async fn relay(
     } else {
         let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
         let (bytes, end) =
-            finish_whole(bytes).map_err(|what| dispatch::no_answer(call, worker, Blame::Decode, what))?;
+            finish_whole(bytes).map_err(|what| dispatch::no_answer(worker, Blame::Decode, what))?;
         turn.finish(end, record);
         let mut response = json_response(StatusCode::OK, Bytes::new());
         *response.body_mut() = whole_with_place(bytes, record.take_place());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sluice_core::facts::Row;
@@ -20,6 +21,7 @@ use crate::http::error::ApiError;
 use crate::identity::tenant;
 use crate::ids::RequestId;
 use crate::request::{ClientRequest, Endpoint};
+use crate::telemetry::labels::Label;
 
 /// Client headers that engines get: the key, for engines that ask for one, and trace context. No others: some
 /// steer engines (`x-data-parallel-rank`), and request ids are ours.
@@ -65,7 +67,7 @@ impl<'a> Call<'a> {
         app: &'a Arc<App>,
         endpoint: Endpoint,
         headers: &HeaderMap,
-        bytes: &'a [u8],
+        bytes: &'a Bytes,
         arrival: &Arrival,
     ) -> Result<Self, ApiError> {
         let request = ClientRequest::parse(endpoint, headers, bytes)?;

@@ -12,34 +12,8 @@ use super::call::Call;
 use crate::config::BUILTIN;
 use crate::http::error::{ApiError, Blame};
 use crate::policy_events::NOT_LOADED;
-use crate::telemetry::metrics::Phase;
-
-/// Who decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    /// The policy.
-    Policy,
-    /// The built-in default, since the policy said so.
-    UseDefault,
-    /// The built-in default, since the policy failed.
-    Fault,
-    /// The built-in default, since the configured policy is not loaded.
-    NotLoaded,
-    /// The built-in default, as configured.
-    Builtin,
-}
-
-impl Source {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Policy => "policy",
-            Self::UseDefault => "use-default",
-            Self::Fault => "fault",
-            Self::NotLoaded => "not-loaded",
-            Self::Builtin => "builtin",
-        }
-    }
-}
+use crate::telemetry::labels::{Fallback, Phase, Source};
+use crate::telemetry::pool_metrics::PolicyMetrics;
 
 /// A route, checked, and where it comes from.
 pub(super) struct Decision {
@@ -51,6 +25,8 @@ pub(super) struct Decision {
     pub version: String,
     pub generation: u64,
     pub source: Source,
+    /// The policy's in this pool.
+    pub metrics: Arc<PolicyMetrics>,
     /// For the request's later hooks.
     pub loaded: Option<Arc<Policy>>,
 }
@@ -69,6 +45,7 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
     let app = call.app;
     let started = app.clock.elapsed();
     let name = app.config.policy.default.as_str();
+    let metrics = call.pool.metrics.policy(name);
     // The built-in one has no file: a `builtin.wasm` that lies about does not become it.
     let loaded = call.generation.default_policy().filter(|_| name != BUILTIN).cloned();
     let (source, route) = match &loaded {
@@ -77,7 +54,7 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
             app.telemetry.warn_once(NOT_LOADED, || {
                 format!("policy {name:?} is not loaded: the built-in default decides until it is")
             });
-            app.telemetry.metrics.fallback(&call.pool.config.name, "policy_not_loaded");
+            call.pool.metrics.fallback(Fallback::PolicyNotLoaded);
             (Source::NotLoaded, None)
         }
         Some(policy) => ask(call, policy, facts)?,
@@ -87,21 +64,25 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
         None => (BUILTIN.to_owned(), String::new()),
     };
     let policy = name.to_owned();
-    app.telemetry.metrics.decision(&policy, source.name());
+    metrics.decision(source);
     let route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
     coerce_transfer(call, &route);
-    app.telemetry.metrics.phase(
-        &call.pool.config.name,
-        Phase::Decide,
-        app.clock.elapsed().saturating_sub(started),
-    );
-    Ok(Decision { route, policy, module, version, generation: call.generation.number, source, loaded })
+    metrics.phase(Phase::Decide, app.clock.elapsed().saturating_sub(started));
+    Ok(Decision {
+        route,
+        policy,
+        module,
+        version,
+        generation: call.generation.number,
+        source,
+        metrics,
+        loaded,
+    })
 }
 
 /// Calls the policy, which checks its own answer. `Err` is its refusal of the request; a fault is not: the
 /// policy host has counted and told it, and the default decides.
 fn ask(call: &Call<'_>, policy: &Policy, facts: &Facts) -> Result<(Source, Option<Route>), ApiError> {
-    let metrics = &call.app.telemetry.metrics;
     match policy.route(facts) {
         Ok(Verdict::Route(route)) => {
             tell_unknown_hints(call, policy, &route);
@@ -109,11 +90,11 @@ fn ask(call: &Call<'_>, policy: &Policy, facts: &Facts) -> Result<(Source, Optio
         }
         Ok(Verdict::UseDefault) => Ok((Source::UseDefault, None)),
         Ok(Verdict::Reject(rejection)) => {
-            metrics.decision(policy.name(), "reject");
+            call.pool.metrics.policy(policy.name()).decision(Source::Reject);
             Err(refusal(rejection))
         }
         Err(_) => {
-            metrics.fallback(&call.pool.config.name, "policy_fault");
+            call.pool.metrics.fallback(Fallback::PolicyFault);
             Ok((Source::Fault, None))
         }
     }
@@ -130,7 +111,7 @@ pub(super) fn bind_decode(
     match policy.map(|policy| policy.bind_decode(facts, prefilled)) {
         Some(Ok(Some(row))) => return Some(row),
         Some(Err(_)) => {
-            call.app.telemetry.metrics.fallback(&call.pool.config.name, "bind_decode_fault");
+            call.pool.metrics.fallback(Fallback::BindDecodeFault);
             decision.source = Source::Fault;
         }
         Some(Ok(None)) | None => {}
@@ -142,7 +123,7 @@ pub(super) fn bind_decode(
 fn tell_unknown_hints(call: &Call<'_>, policy: &Policy, route: &Route) {
     if let Some((hint, _)) = route.hints.first() {
         let telemetry = &call.app.telemetry;
-        telemetry.metrics.fallback(&call.pool.config.name, "unknown_hint");
+        call.pool.metrics.fallback(Fallback::UnknownHint);
         telemetry.warn_once(&format!("hint {}", policy.name()), || {
             format!("policy {:?} gives the hint {hint:?}, which this version does not know", policy.name())
         });
@@ -155,7 +136,7 @@ fn coerce_transfer(call: &Call<'_>, route: &Route) {
         && plan.transfer == TransferMode::Push
     {
         let telemetry = &call.app.telemetry;
-        telemetry.metrics.coerced(&call.pool.config.name, "push");
+        call.pool.metrics.coerced_push();
         telemetry.warn_once(&format!("coerced {}", call.pool.config.name), || {
             format!("pool {:?} cannot push: a policy's push is done as pull", call.pool.config.name)
         });

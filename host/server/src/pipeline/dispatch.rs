@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use hyper::body::Incoming;
 use hyper::header::RETRY_AFTER;
 use hyper::http::response::Parts;
 use hyper::{Method, Response, StatusCode};
@@ -16,7 +14,9 @@ use crate::fleet::Worker;
 use crate::http::body::ReadError;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
-use crate::upstream::UpstreamError;
+use crate::http::segments::Segments;
+use crate::telemetry::labels::{LegFailure, Retry};
+use crate::upstream::{UpstreamBody, UpstreamError};
 
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
 const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
@@ -42,18 +42,17 @@ pub(super) async fn send(
     call: &Call<'_>,
     worker: &Arc<Worker>,
     blame: Blame,
-    body: Vec<u8>,
+    body: Segments,
     resend: Resend,
     attempt: u32,
-) -> Result<Response<Incoming>, Failed> {
-    call.app.telemetry.metrics.leg(&worker.pool, &worker.name, blame.name());
-    let body = Bytes::from(body);
+) -> Result<Response<UpstreamBody>, Failed> {
+    worker.metrics.leg(blame.into());
     let first = timeout_at(call.deadline, post(call, worker, body.clone(), attempt)).await;
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
         // sent once more, before it counts as failed.
         Ok(Err(UpstreamError::Broken { .. })) if resend == Resend::Once => {
-            call.app.telemetry.metrics.retry(&worker.pool, "resent");
+            call.pool.metrics.retry(Retry::Resent);
             timeout_at(call.deadline, post(call, worker, body, attempt)).await
         }
         other => other,
@@ -64,17 +63,17 @@ pub(super) async fn send(
             // shows when it is read.
             if response.status().is_server_error() {
                 worker.seen().failures.observe(1.0, 1.0);
-                call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "status_5xx");
+                worker.metrics.leg_failure(LegFailure::Status5xx);
             }
             return Ok(response);
         }
         Ok(Err(error)) => error,
         Err(_) => return Err(Failed::Final(timed_out(call, worker, blame))),
     };
-    let (reason, code) = match error {
+    let (failure, reason, code) = match error {
         UpstreamError::Local { .. } => {
             // Our own shortage says nothing of the worker.
-            call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "local");
+            worker.metrics.leg_failure(LegFailure::Local);
             let error =
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "host_short", error.to_string());
             return Err(Failed::Final(error.retry_after(RETRY_AFTER_SHORTAGE_MS)));
@@ -85,12 +84,12 @@ pub(super) async fn send(
             if call.pool.report(worker, Report::ConnectFailed).is_some() {
                 tracing::warn!(pool = worker.pool, worker = worker.name, "worker is down: {error}");
             }
-            ("connect", "worker_unreachable")
+            (LegFailure::Connect, Retry::Connect, "worker_unreachable")
         }
-        UpstreamError::Broken { .. } => ("broken", "worker_broke_off"),
+        UpstreamError::Broken { .. } => (LegFailure::Broken, Retry::Broken, "worker_broke_off"),
     };
     worker.seen().failures.observe(1.0, 1.0);
-    call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, reason);
+    worker.metrics.leg_failure(failure);
     let message = format!("{} worker {:?}: {error}", blame.name(), worker.name);
     let error = ApiError::new(StatusCode::BAD_GATEWAY, blame, code, message);
     Err(Failed::Retry { reason, worker: Some(worker.id), error })
@@ -99,20 +98,20 @@ pub(super) async fn send(
 async fn post(
     call: &Call<'_>,
     worker: &Worker,
-    body: Bytes,
+    body: Segments,
     attempt: u32,
-) -> Result<Response<Incoming>, UpstreamError> {
+) -> Result<Response<UpstreamBody>, UpstreamError> {
     let path = call.request.endpoint.path();
     call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt)).await
 }
 
 /// An answer that is none: empty, no JSON, an error in a 200, no choices. Nothing of it reached the client.
-pub(super) fn no_answer(call: &Call<'_>, worker: &Worker, blame: Blame, what: &str) -> Failed {
+pub(super) fn no_answer(worker: &Worker, blame: Blame, what: &str) -> Failed {
     worker.seen().failures.observe(1.0, 1.0);
-    call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "no_answer");
+    worker.metrics.leg_failure(LegFailure::NoAnswer);
     let message = format!("{} worker {:?} answered 200, but {what}", blame.name(), worker.name);
     let error = ApiError::new(StatusCode::BAD_GATEWAY, blame, "no_answer", message);
-    Failed::Retry { reason: "no_answer", worker: Some(worker.id), error }
+    Failed::Retry { reason: Retry::NoAnswer, worker: Some(worker.id), error }
 }
 
 /// Reads a whole answer within the request's time.
@@ -120,7 +119,7 @@ pub(super) async fn read(
     call: &Call<'_>,
     worker: &Arc<Worker>,
     blame: Blame,
-    body: Incoming,
+    body: UpstreamBody,
 ) -> Result<bytes::Bytes, Failed> {
     let error = match timeout_at(call.deadline, crate::http::body::read(body, ANSWER_BYTES_AT_MOST)).await {
         Ok(Ok(bytes)) => return Ok(bytes),
@@ -128,12 +127,12 @@ pub(super) async fn read(
         Err(_) => return Err(Failed::Final(timed_out(call, worker, blame))),
     };
     worker.seen().failures.observe(1.0, 1.0);
-    call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "broken");
+    worker.metrics.leg_failure(LegFailure::Broken);
     let message = format!("{} worker {:?}: {error}", blame.name(), worker.name);
     let told = ApiError::new(StatusCode::BAD_GATEWAY, blame, "worker_broke_off", message);
     Err(match error {
         ReadError::TooLong { .. } => Failed::Final(told),
-        ReadError::Broken(_) => Failed::Retry { reason: "broken", worker: Some(worker.id), error: told },
+        ReadError::Broken(_) => Failed::Retry { reason: Retry::Broken, worker: Some(worker.id), error: told },
     })
 }
 
@@ -147,7 +146,7 @@ pub(super) fn refusal(worker: &Worker, blame: Blame, head: &Parts, body: &[u8]) 
         worker.seen().failures.observe(0.0, 1.0);
     }
     if head.status.is_server_error() {
-        Failed::Retry { reason: "status_5xx", worker: Some(worker.id), error }
+        Failed::Retry { reason: Retry::Status5xx, worker: Some(worker.id), error }
     } else {
         Failed::Final(error)
     }
@@ -189,7 +188,7 @@ fn engine_words(body: &[u8]) -> Option<(String, Option<String>)> {
 
 fn timed_out(call: &Call<'_>, worker: &Worker, blame: Blame) -> ApiError {
     worker.seen().failures.observe(1.0, 1.0);
-    call.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, "timeout");
+    worker.metrics.leg_failure(LegFailure::Timeout);
     let limit = call.app.config.server.request_timeout_ms;
     let message = format!(
         "{} worker {:?} did not answer within the request's {limit} ms (server.request_timeout_ms)",

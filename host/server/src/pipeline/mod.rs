@@ -23,6 +23,7 @@ use crate::http::body::{self, ReadError, ResponseBody};
 use crate::http::error::{ApiError, Blame};
 use crate::ids::RequestId;
 use crate::request::Endpoint;
+use crate::telemetry::labels::Retry;
 use call::{Arrival, Call};
 use turn::Record;
 
@@ -50,7 +51,7 @@ enum Failed {
     /// Another attempt may do better; the client is told when there is none left.
     Retry {
         /// Label in metrics.
-        reason: &'static str,
+        reason: Retry,
         /// Who failed, by id: the next attempt goes elsewhere if it can.
         worker: Option<u64>,
         /// What the client is told then.
@@ -91,7 +92,7 @@ async fn run(
     let bytes = read_body(app, incoming, arrival.deadline).await?;
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let call = &Call::read(app, endpoint, headers, &bytes, &arrival)?;
-    record.pool(&call.pool.config.name);
+    record.pool(&call.pool.metrics);
     let mut attempt = 0;
     let mut failed = Vec::new();
     loop {
@@ -100,6 +101,7 @@ async fn run(
         let facts = facts::gather(call, &table, attempt);
         // 4. and 5. One policy generation for the whole request decides; the answer is checked.
         let decision = decide::decide(call, &facts)?;
+        record.decided(&decision.metrics);
         // 6. Do it.
         let outcome = match decision.route.placement {
             Placement::Unified(row) => {
@@ -120,7 +122,7 @@ async fn run(
         if attempt == ATTEMPTS_AT_MOST {
             return Err(error);
         }
-        call.app.telemetry.metrics.retry(&call.pool.config.name, reason);
+        call.pool.metrics.retry(reason);
     }
 }
 

@@ -23,8 +23,9 @@ use crate::handle::{Handle, HandleError};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
-use crate::telemetry::Telemetry;
-use crate::telemetry::metrics::Phase;
+use crate::http::segments::Segments;
+use crate::telemetry::labels::{Fallback, HandleFate, Label, Phase, Retry};
+use crate::telemetry::pool_metrics::PoolMetrics;
 
 /// The end of a prefill leg.
 struct Prefill {
@@ -70,7 +71,7 @@ async fn both_legs(
         DecodeChoice::Now(row) => Some((row, book_decode(table, &facts, row)?)),
         DecodeChoice::AfterPrefill => None,
     };
-    let prefill = prefill(call, &facts, plan.prefill, &prefill_worker, attempt).await?;
+    let prefill = prefill(call, &facts, &decision, plan.prefill, &prefill_worker, attempt).await?;
     let (row, booking) = match early {
         Some(bound) => bound,
         None => bind_late(call, table, &facts, &mut decision, plan.prefill, &prefill)?,
@@ -80,7 +81,7 @@ async fn both_legs(
     let resend = if had_handle { Resend::Never } else { Resend::Once };
     let body = decode_body(call, &prefill_worker, prefill.handle, prefill.good_until)?;
     let turn = Turn::start(call, facts, decision, row, booking)
-        .prefilled_by(prefill_worker, prefill.prompt_tokens)
+        .prefilled_by(prefill_worker, prefill.prompt_tokens, had_handle)
         .reads(prefill.kept);
     let answered = match dispatch::send(call, &worker, Blame::Decode, body, resend, attempt).await {
         Ok(response) => answer::relay(call, turn, response, record).await,
@@ -92,15 +93,13 @@ async fn both_legs(
 
 /// Counts a request that was given up while a prefill worker had, or was to have, KV blocks for it.
 struct BlocksLeft {
-    telemetry: Arc<Telemetry>,
-    pool: String,
+    metrics: Arc<PoolMetrics>,
     over: bool,
 }
 
 impl BlocksLeft {
     fn watch(call: &Call<'_>) -> Self {
-        let pool = call.pool.config.name.clone();
-        Self { telemetry: call.app.telemetry.clone(), pool, over: false }
+        Self { metrics: call.pool.metrics.clone(), over: false }
     }
 
     fn over(mut self) {
@@ -111,7 +110,7 @@ impl BlocksLeft {
 impl Drop for BlocksLeft {
     fn drop(&mut self) {
         if !self.over {
-            self.telemetry.metrics.transfer(&self.pool, "abandoned");
+            self.metrics.transfer(HandleFate::Abandoned);
         }
     }
 }
@@ -119,6 +118,7 @@ impl Drop for BlocksLeft {
 async fn prefill(
     call: &Call<'_>,
     facts: &Facts,
+    decision: &Decision,
     row: Row,
     worker: &Arc<Worker>,
     attempt: u32,
@@ -138,7 +138,7 @@ async fn prefill(
         return Err(dispatch::refusal(worker, Blame::Prefill, &head, &bytes));
     }
     let members =
-        answer::members(&bytes).map_err(|what| dispatch::no_answer(call, worker, Blame::Prefill, what))?;
+        answer::members(&bytes).map_err(|what| dispatch::no_answer(worker, Blame::Prefill, what))?;
     worker.seen().failures.observe(0.0, 1.0);
     let handle = take_handle(call, worker, &members);
     let lease_ms = call.pool.config.kv_lease_ms;
@@ -146,7 +146,7 @@ async fn prefill(
     let kept = handle.as_ref().map(|_| worker.hold_handle(&call.app.clock, lease_ms));
     drop(booking);
     let took = answered.saturating_sub(dispatched);
-    call.app.telemetry.metrics.phase(&call.pool.config.name, Phase::Prefill, took);
+    decision.metrics.phase(Phase::Prefill, took);
     let usage = members.read::<Usage>("usage").ok().flatten();
     let prompt_tokens =
         handle.as_ref().and_then(|handle| handle.tokens).or(usage.as_ref().map(|usage| usage.prompt_tokens));
@@ -178,12 +178,12 @@ fn take_handle(call: &Call<'_>, worker: &Worker, members: &Members<'_>) -> Optio
         Err(error) => error,
     };
     let what = match error {
-        HandleError::Absent => "absent",
-        HandleError::Unusable(_) => "unusable",
+        HandleError::Absent => HandleFate::Absent,
+        HandleError::Unusable(_) => HandleFate::Unusable,
     };
-    telemetry.metrics.transfer(pool, what);
-    telemetry.metrics.fallback(pool, "transfer_missing");
-    telemetry.warn_once(&format!("handle {pool} {} {what}", worker.name), || {
+    call.pool.metrics.transfer(what);
+    call.pool.metrics.fallback(Fallback::TransferMissing);
+    telemetry.warn_once(&format!("handle {pool} {} {}", worker.name, what.name()), || {
         format!(
             "no KV moves from worker {:?} of pool {pool:?}, decode computes prompts again: {error}",
             worker.name
@@ -231,7 +231,7 @@ fn bind_late(
     let row = super::decide::bind_decode(call, decision, &facts, &prefilled).ok_or_else(|| {
         strand(call, prefill.handle.is_some());
         let message = format!("no decode worker of pool {:?} is up any more", call.pool.config.name);
-        Failed::Retry { reason: "no_decode_worker", worker: None, error: ApiError::no_worker_up(message) }
+        Failed::Retry { reason: Retry::NoDecodeWorker, worker: None, error: ApiError::no_worker_up(message) }
     })?;
     Ok((row, book_decode(&table, &facts, row)?))
 }
@@ -242,24 +242,23 @@ fn decode_body(
     prefill_worker: &Worker,
     handle: Option<Handle>,
     good_until: Duration,
-) -> Result<Vec<u8>, Failed> {
+) -> Result<Segments, Failed> {
     let Some(handle) = handle else { return Ok(call.request.body(None)) };
-    let pool = &call.pool.config.name;
     if call.app.clock.elapsed() >= good_until {
-        call.app.telemetry.metrics.transfer(pool, "expired");
+        call.pool.metrics.transfer(HandleFate::Expired);
         let message =
             format!("the KV blocks on prefill worker {:?} expired before decode began", prefill_worker.name);
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "handle_expired", message);
-        return Err(Failed::Retry { reason: "handle_expired", worker: None, error });
+        return Err(Failed::Retry { reason: Retry::HandleExpired, worker: None, error });
     }
-    call.app.telemetry.metrics.transfer(pool, "dispatched");
+    call.pool.metrics.transfer(HandleFate::Dispatched);
     Ok(call.request.body(Some(&handle.into_json())))
 }
 
 /// A handle that no decode worker will take: its blocks stay on the prefill worker until their lease ends.
 fn strand(call: &Call<'_>, had_handle: bool) {
     if had_handle {
-        call.app.telemetry.metrics.transfer(&call.pool.config.name, "stranded");
+        call.pool.metrics.transfer(HandleFate::Stranded);
     }
 }
 

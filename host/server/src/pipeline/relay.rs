@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming};
+use hyper::body::{Body, Frame};
 use memchr::memmem::Finder;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -19,6 +19,8 @@ use super::turn::{AnswerEnd, Record, Turn};
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
+use crate::telemetry::labels::LegFailure;
+use crate::upstream::UpstreamBody;
 
 /// How long an engine may take to end its stream after `[DONE]`. Past it the answer is over all the same, and the
 /// connection is closed.
@@ -31,7 +33,7 @@ const LAST_EVENTS_KEPT: usize = 3;
 pub struct Relay(Option<Box<Running>>);
 
 struct Running {
-    upstream: Incoming,
+    upstream: UpstreamBody,
     splitter: Splitter,
     deadline: Pin<Box<Sleep>>,
     last: VecDeque<Bytes>,
@@ -51,7 +53,7 @@ enum Cut {
 }
 
 impl Relay {
-    pub(super) fn new(upstream: Incoming, turn: Turn, record: Record, deadline: Instant) -> Self {
+    pub(super) fn new(upstream: UpstreamBody, turn: Turn, record: Record, deadline: Instant) -> Self {
         Self(Some(Box::new(Running {
             upstream,
             splitter: Splitter::default(),
@@ -168,7 +170,7 @@ impl Relay {
         }
         let mut running = *self.0.take()?;
         if running.error_seen {
-            running.turn.break_off("error_event", &mut running.record);
+            running.turn.break_off(LegFailure::ErrorEvent, &mut running.record);
             return None;
         }
         let end = running.answer_end();
@@ -181,12 +183,12 @@ impl Relay {
         let mut running = *self.0.take()?;
         let worker = running.turn.booking.worker().name.clone();
         let (kind, code, what) = match cut {
-            Cut::Broken => ("broken", "stream_broken", "broke the stream off"),
+            Cut::Broken => (LegFailure::Broken, "stream_broken", "broke the stream off"),
             Cut::TimedOut => {
-                ("timeout", "timeout", "did not end its stream within server.request_timeout_ms")
+                (LegFailure::Timeout, "timeout", "did not end its stream within server.request_timeout_ms")
             }
-            Cut::Empty => ("no_answer", "stream_empty", "ended its stream before any chunk"),
-            Cut::TooLong => ("garbage", "stream_garbage", "sent an event that is too long"),
+            Cut::Empty => (LegFailure::NoAnswer, "stream_empty", "ended its stream before any chunk"),
+            Cut::TooLong => (LegFailure::Garbage, "stream_garbage", "sent an event that is too long"),
         };
         let message = format!("decode worker {worker:?} {what}; the answer is incomplete");
         let error = ApiError::new(hyper::StatusCode::BAD_GATEWAY, Blame::Decode, code, message);

@@ -14,9 +14,10 @@ use super::decide::Decision;
 use crate::app::{App, Place};
 use crate::clock::millis;
 use crate::fleet::{Booking, HandleGuard, Pool, Worker};
-use crate::http::error::{ApiError, Blame};
+use crate::http::error::ApiError;
 use crate::request::Endpoint;
-use crate::telemetry::metrics::Phase;
+use crate::telemetry::labels::{LegFailure, Outcome, Phase};
+use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
@@ -25,9 +26,10 @@ const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
 pub struct Record {
     app: Arc<App>,
     endpoint: Endpoint,
-    pool: String,
+    pool: Arc<PoolMetrics>,
+    policy: Arc<PolicyMetrics>,
     started: Duration,
-    outcome: Option<&'static str>,
+    outcome: Option<Outcome>,
     place: Option<Place>,
 }
 
@@ -35,12 +37,14 @@ impl Record {
     /// A request came. Unless told otherwise, it ends as cancelled.
     pub(super) fn start(app: &Arc<App>, endpoint: Endpoint) -> Self {
         let started = app.clock.elapsed();
+        let pool = app.telemetry.metrics.no_pool().clone();
         Self {
             app: app.clone(),
             endpoint,
-            pool: "none".to_owned(),
+            policy: pool.undecided().clone(),
+            pool,
             started,
-            outcome: Some("cancelled"),
+            outcome: Some(Outcome::Cancelled),
             place: None,
         }
     }
@@ -59,21 +63,22 @@ impl Record {
         self.place.take()
     }
 
-    pub(super) fn pool(&mut self, name: &str) {
-        name.clone_into(&mut self.pool);
+    /// The pool was found.
+    pub(super) fn pool(&mut self, pool: &Arc<PoolMetrics>) {
+        self.pool = pool.clone();
+        self.policy = pool.undecided().clone();
+    }
+
+    /// A policy has decided.
+    pub(super) fn decided(&mut self, policy: &Arc<PolicyMetrics>) {
+        self.policy = policy.clone();
     }
 
     pub(super) fn fail(&mut self, error: &ApiError) {
-        self.outcome = Some(match error.blame {
-            Blame::Client => "client_error",
-            Blame::Policy => "rejected",
-            Blame::Prefill => "prefill_failed",
-            Blame::Decode => "decode_failed",
-            Blame::Host => "host_error",
-        });
+        self.outcome = Some(error.blame.into());
     }
 
-    fn set(&mut self, outcome: &'static str) {
+    fn set(&mut self, outcome: Outcome) {
         self.outcome = Some(outcome);
     }
 
@@ -83,6 +88,7 @@ impl Record {
             app: self.app.clone(),
             endpoint: self.endpoint,
             pool: self.pool.clone(),
+            policy: self.policy.clone(),
             started: self.started,
             outcome: self.outcome.take(),
             place: self.place.take(),
@@ -93,9 +99,8 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         if let Some(outcome) = self.outcome {
-            let metrics = &self.app.telemetry.metrics;
-            metrics.request(&self.pool, self.endpoint.path(), outcome);
-            metrics.phase(&self.pool, Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
+            self.pool.request(self.endpoint, outcome);
+            self.policy.phase(Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
         }
     }
 }
@@ -114,6 +119,8 @@ pub(super) struct Turn {
     disaggregated: bool,
     /// Of a prefill worker's blocks, until they are read.
     kept: Option<HandleGuard>,
+    /// Whether decode was given a handle.
+    moves_kv: bool,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
@@ -145,6 +152,7 @@ impl Turn {
             prefill: booking.worker().clone(),
             disaggregated: false,
             kept: None,
+            moves_kv: false,
             prompt_tokens: None,
             booking,
             dispatched: call.app.clock.elapsed(),
@@ -158,8 +166,8 @@ impl Turn {
     }
 
     /// The prompt was prefilled elsewhere.
-    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>) -> Self {
-        Self { prefill, prompt_tokens, disaggregated: true, ..self }
+    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>, moves_kv: bool) -> Self {
+        Self { prefill, prompt_tokens, disaggregated: true, moves_kv, ..self }
     }
 
     /// Decode reads the blocks of this handle.
@@ -174,12 +182,18 @@ impl Turn {
         self.first_token = Some(now);
         self.booking.prefilled();
         self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
-        let took_ms = now.saturating_sub(self.dispatched).as_secs_f64() * 1_000.0;
+        let took = now.saturating_sub(self.dispatched);
+        self.phase(Phase::DecodeFirstByte, took);
+        let took_ms = took.as_secs_f64() * 1_000.0;
         let mut seen = self.booking.worker().seen();
         if self.disaggregated {
             let tokens = f64::from(self.prompt_tokens.unwrap_or(self.facts.request.prompt_tokens));
             let bytes = tokens * f64::from(self.facts.kv_bytes_per_token);
             let (step_ms, link) = (seen.decode_step.last(), seen.link_mb_per_s.value());
+            if self.moves_kv {
+                let step = Duration::try_from_secs_f64(f64::from(step_ms) / 1_000.0).unwrap_or_default();
+                self.decision.metrics.phase(Phase::Transfer, took.saturating_sub(step));
+            }
             seen.pull_overhead_ms.observe(transfer_overhead_ms(took_ms, step_ms, bytes, link), 1.0);
         } else {
             let cached = self.facts.cached_tokens.get(self.decode as usize).copied().unwrap_or(0);
@@ -195,7 +209,7 @@ impl Turn {
 
     /// A phase of this request took this long.
     pub fn phase(&self, phase: Phase, spent: Duration) {
-        self.app.telemetry.metrics.phase(&self.pool.config.name, phase, spent);
+        self.decision.metrics.phase(phase, spent);
     }
 
     /// Decode has begun to answer, so it has what the handle names.
@@ -208,7 +222,7 @@ impl Turn {
     /// The answer is whole.
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
         self.blocks_read();
-        record.set("ok");
+        record.set(Outcome::Ok);
         self.booking.worker().seen().failures.observe(0.0, 1.0);
         let output_tokens = end.output_tokens.unwrap_or(self.generated);
         let prompt_tokens = end.prompt_tokens.or(self.prompt_tokens);
@@ -223,11 +237,11 @@ impl Turn {
     }
 
     /// The answer broke after its first byte: told in the stream, never tried again.
-    pub fn break_off(self, kind: &'static str, record: &mut Record) {
-        record.set("decode_failed");
+    pub fn break_off(self, kind: LegFailure, record: &mut Record) {
+        record.set(Outcome::DecodeFailed);
         let worker = self.booking.worker();
         worker.seen().failures.observe(1.0, 1.0);
-        self.app.telemetry.metrics.leg_failure(&worker.pool, &worker.name, kind);
+        worker.metrics.leg_failure(kind);
     }
 
     /// A stream's steps are timed from its first token; a whole answer's from its dispatch, which for a
@@ -242,7 +256,11 @@ impl Turn {
             None if self.disaggregated => (self.dispatched, output_tokens),
             None => return,
         };
-        let took_ms = now.saturating_sub(since).as_secs_f64() * 1_000.0;
+        let took = now.saturating_sub(since);
+        if self.first_token.is_some() {
+            self.phase(Phase::PerToken, took / steps);
+        }
+        let took_ms = took.as_secs_f64() * 1_000.0;
         self.booking.worker().seen().decode_step.observe(took_ms, f64::from(steps), now);
     }
 

@@ -1,4 +1,5 @@
-//! The metrics themselves: names, help texts, label names. Who counts what is in [`super::metrics`].
+//! The metrics themselves: names, help texts, label names. Handles of a pool, a worker or a policy are in
+//! [`super::pool_metrics`] and [`super::worker_metrics`].
 
 use std::sync::atomic::AtomicU64;
 
@@ -8,19 +9,21 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-/// From 5 us to a minute: covers a policy call as well as a long answer.
-const SECONDS: [f64; 20] = [
-    0.000_005, 0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
-    0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+/// From 5 us to 10 minutes: covers a policy call as well as the longest answer, and is finest where TPOT and TTFT lie.
+const SECONDS: [f64; 24] = [
+    0.000_005, 0.000_02, 0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.16,
+    0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0,
 ];
 
 pub(super) type Labels<const N: usize> = [(&'static str, String); N];
 pub(super) type Counters<const N: usize> = Family<Labels<N>, Counter>;
 pub(super) type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
-pub(super) type Figures<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
+pub(super) type Figures<const N: usize> = Family<Labels<N>, Figure>;
+pub(super) type Phases = Family<Labels<3>, Histogram, fn() -> Histogram>;
+pub(super) type Figure = Gauge<f64, AtomicU64>;
 
 /// What became of requests.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Requests {
     pub total: Counters<3>,
     pub fallbacks: Counters<2>,
@@ -29,12 +32,12 @@ pub(super) struct Requests {
     pub coerced: Counters<2>,
     pub in_flight: Gauge,
     pub sessions: Gauge,
-    pub session_evictions: Gauge,
-    pub phase: Family<Labels<2>, Histogram, fn() -> Histogram>,
+    pub session_evictions: Counter,
+    pub phase: Phases,
 }
 
 /// What policies did.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Policies {
     pub decisions: Counters<2>,
     pub faults: Counters<3>,
@@ -44,7 +47,7 @@ pub(super) struct Policies {
 }
 
 /// What is known of workers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Workers {
     pub legs: Counters<3>,
     pub leg_failures: Counters<3>,
@@ -69,7 +72,12 @@ fn histogram() -> Histogram {
 impl Requests {
     pub fn register(registry: &mut Registry) -> Self {
         let phase = Family::new_with_constructor(histogram as fn() -> Histogram);
-        registry.register_with_unit("phase", "Time spent, by pool and phase", Unit::Seconds, phase.clone());
+        registry.register_with_unit(
+            "phase",
+            "Time spent, by pool, deciding policy and phase",
+            Unit::Seconds,
+            phase.clone(),
+        );
         let mut new = Registrar(registry);
         Self {
             total: new.metric("requests", "Requests by pool, endpoint and outcome"),

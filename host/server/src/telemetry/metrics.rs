@@ -1,81 +1,57 @@
 //! Prometheus metrics. Names follow Prometheus' conventions: base units, `_total` for counters.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use sluice_core::health::State;
+use sluice_core::facts::Role;
 use sluice_core::kv_proof::Verdict;
 
 use super::families::{Policies, Requests, Workers};
-use crate::fleet::status::WorkerStatus;
+use super::pool_metrics::{NONE, PoolMetrics};
+use super::worker_metrics::WorkerMetrics;
 
-/// All metrics. Label values come from configuration, policy names and fixed sets: never from clients.
+/// All metrics. What requests count on their way is resolved once: see [`PoolMetrics`] and [`WorkerMetrics`].
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
     requests: Requests,
     policies: Policies,
     workers: Workers,
+    no_pool: Arc<PoolMetrics>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("sluice");
+        let requests = Requests::register(&mut registry);
+        let policies = Policies::register(&mut registry);
         Self {
-            requests: Requests::register(&mut registry),
-            policies: Policies::register(&mut registry),
+            no_pool: Arc::new(PoolMetrics::resolve(NONE, &requests, &policies)),
+            requests,
+            policies,
             workers: Workers::register(&mut registry),
             registry: Mutex::new(registry),
         }
     }
 }
 
-/// Parts of a request's time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// Facts, policy call, check of its answer.
-    Decide,
-    /// Prefill leg, dispatch to answer.
-    Prefill,
-    /// Decode or unified leg, dispatch to its answer's head.
-    DecodeHead,
-    /// Request's arrival to the first event of its stream: TTFT as clients see it.
-    FirstToken,
-    /// Request's arrival to the end of its answer.
-    Total,
-}
-
-impl Phase {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Decide => "decide",
-            Self::Prefill => "prefill",
-            Self::DecodeHead => "decode_head",
-            Self::FirstToken => "first_token",
-            Self::Total => "total",
-        }
-    }
-}
-
 impl Metrics {
-    /// A request ended.
-    pub fn request(&self, pool: &str, endpoint: &str, outcome: &str) {
-        self.requests
-            .total
-            .get_or_create(&[
-                ("pool", pool.into()),
-                ("endpoint", endpoint.into()),
-                ("outcome", outcome.into()),
-            ])
-            .inc();
+    /// The metrics of a pool, by its configured name.
+    pub fn pool(&self, pool: &str) -> Arc<PoolMetrics> {
+        Arc::new(PoolMetrics::resolve(pool, &self.requests, &self.policies))
     }
 
-    /// A decision was taken: `kind` is policy, use-default, fault, not-loaded, builtin or reject.
-    pub fn decision(&self, policy: &str, kind: &str) {
-        self.policies.decisions.get_or_create(&[("policy", policy.into()), ("kind", kind.into())]).inc();
+    /// Those of requests for which no pool was found.
+    pub fn no_pool(&self) -> &Arc<PoolMetrics> {
+        &self.no_pool
+    }
+
+    /// The metrics of a worker, by the configured names.
+    pub fn worker(&self, pool: &str, worker: &str, role: Role) -> WorkerMetrics {
+        WorkerMetrics::resolve(pool, worker, role, &self.workers)
     }
 
     /// A policy call failed.
@@ -84,35 +60,6 @@ impl Metrics {
             .faults
             .get_or_create(&[("policy", policy.into()), ("hook", hook.into()), ("kind", kind.into())])
             .inc();
-    }
-
-    /// A request is served otherwise than decided.
-    pub fn fallback(&self, pool: &str, reason: &str) {
-        self.requests.fallbacks.get_or_create(&[("pool", pool.into()), ("reason", reason.into())]).inc();
-    }
-
-    /// A leg failed.
-    pub fn leg_failure(&self, pool: &str, worker: &str, kind: &str) {
-        self.workers
-            .leg_failures
-            .get_or_create(&[("pool", pool.into()), ("worker", worker.into()), ("kind", kind.into())])
-            .inc();
-    }
-
-    /// Another attempt is made.
-    pub fn retry(&self, pool: &str, reason: &str) {
-        self.requests.retries.get_or_create(&[("pool", pool.into()), ("reason", reason.into())]).inc();
-    }
-
-    /// What became of a prefill leg's handle: dispatched, absent, unusable, expired; stranded, when decode failed
-    /// (it was dispatched too); abandoned, when the client left before decode's answer.
-    pub fn transfer(&self, pool: &str, what: &str) {
-        self.requests.transfers.get_or_create(&[("pool", pool.into()), ("handle", what.into())]).inc();
-    }
-
-    /// A transfer mode was asked for that the pool has not.
-    pub fn coerced(&self, pool: &str, mode: &str) {
-        self.requests.coerced.get_or_create(&[("pool", pool.into()), ("mode", mode.into())]).inc();
     }
 
     /// A policy set is in force.
@@ -134,34 +81,7 @@ impl Metrics {
     /// Conversations remembered, and how many made room for others since the start.
     pub fn sessions(&self, count: usize, evictions: usize) {
         self.requests.sessions.set(i64::try_from(count).unwrap_or(i64::MAX));
-        self.requests.session_evictions.set(i64::try_from(evictions).unwrap_or(i64::MAX));
-    }
-
-    /// A leg was sent: prefill, or decode, which is also the one leg of a unified request.
-    pub fn leg(&self, pool: &str, worker: &str, leg: &str) {
-        self.workers
-            .legs
-            .get_or_create(&[("pool", pool.into()), ("worker", worker.into()), ("leg", leg.into())])
-            .inc();
-    }
-
-    /// What is known of a worker now.
-    pub fn worker(&self, pool: &str, worker: &WorkerStatus) {
-        let up = i64::from(worker.state == State::Up);
-        let role = worker.role.name().into();
-        self.workers
-            .up
-            .get_or_create(&[("pool", pool.into()), ("worker", worker.name.clone()), ("role", role)])
-            .set(up);
-        let labels = [("pool", pool.into()), ("worker", worker.name.clone())];
-        self.workers.draining.get_or_create(&labels).set(worker.draining.into());
-        self.workers.handles.get_or_create(&labels).set(worker.handles.into());
-        self.workers.safe_to_stop.get_or_create(&labels).set(worker.safe_to_stop.into());
-        self.workers.requests.get_or_create(&labels).set(worker.booked.requests.into());
-        self.workers.prefill_backlog.get_or_create(&labels).set(worker.booked.prefill_tokens.into());
-        self.workers.kv_blocks_free.get_or_create(&labels).set(worker.kv_blocks_free.into());
-        self.workers.prefill_rate.get_or_create(&labels).set(worker.prefill_tokens_per_s.into());
-        self.workers.decode_step.get_or_create(&labels).set(f64::from(worker.decode_step_ms) / 1_000.0);
+        self.requests.session_evictions.inner().store(evictions as u64, Ordering::Relaxed);
     }
 
     /// A probe of whether KV moves from one worker to another ended.
@@ -177,14 +97,6 @@ impl Metrics {
         self.workers.kv_pool_moves.get_or_create(&[("pool", pool.into())]).set(verdict.figure());
     }
 
-    /// Time spent in a phase.
-    pub fn phase(&self, pool: &str, phase: Phase, spent: Duration) {
-        self.requests
-            .phase
-            .get_or_create(&[("pool", pool.into()), ("phase", phase.name().into())])
-            .observe(spent.as_secs_f64());
-    }
-
     /// All of them in the text exposition.
     pub fn encode(&self) -> String {
         let mut out = String::new();
@@ -197,20 +109,37 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::request::Endpoint;
+    use crate::telemetry::labels::{LegFailure, Outcome, Phase, Source};
 
     #[test]
     fn the_exposition_names_what_was_counted() {
         let metrics = Metrics::default();
-        metrics.request("llama", "/v1/completions", "ok");
+        let pool = metrics.pool("llama");
+        pool.request(Endpoint::Completions, Outcome::Ok);
+        let policy = pool.policy("adaptive");
+        policy.decision(Source::UseDefault);
+        policy.phase(Phase::FirstToken, Duration::from_millis(20));
+        metrics.pool("other").policy("adaptive").decision(Source::UseDefault);
+        pool.undecided().phase(Phase::Total, Duration::from_millis(1));
+        metrics.worker("llama", "p0", Role::Prefill).leg_failure(LegFailure::Connect);
         metrics.policy_fault("adaptive", "route", "trap");
-        metrics.phase("llama", Phase::FirstToken, Duration::from_millis(20));
+        metrics.sessions(2, 7);
         let text = metrics.encode();
         for line in [
             r#"sluice_requests_total{pool="llama",endpoint="/v1/completions",outcome="ok"} 1"#,
+            r#"sluice_requests_total{pool="llama",endpoint="/v1/chat/completions",outcome="ok"} 0"#,
             r#"sluice_policy_faults_total{policy="adaptive",hook="route",kind="trap"} 1"#,
-            r#"sluice_phase_seconds_count{pool="llama",phase="first_token"} 1"#,
-            r#"sluice_phase_seconds_bucket{le="0.025",pool="llama",phase="first_token"} 1"#,
+            r#"sluice_decisions_total{policy="adaptive",kind="use-default"} 2"#,
+            r#"sluice_leg_failures_total{pool="llama",worker="p0",kind="connect"} 1"#,
+            r#"sluice_phase_seconds_count{pool="llama",policy="adaptive",phase="first_token"} 1"#,
+            r#"sluice_phase_seconds_count{pool="llama",policy="none",phase="total"} 1"#,
+            r#"sluice_phase_seconds_bucket{le="0.025",pool="llama",policy="adaptive",phase="first_token"} 1"#,
+            "sluice_sessions 2",
+            "sluice_sessions_evicted_total 7",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }

@@ -1,7 +1,11 @@
 //! What the host tells of itself: logs and metrics.
 
+mod counted;
 mod families;
+pub mod labels;
 pub mod metrics;
+pub mod pool_metrics;
+pub mod worker_metrics;
 
 use std::collections::HashSet;
 use std::io::IsTerminal;

@@ -1,0 +1,112 @@
+//! What can go wrong with a request before its client's first byte, who is to blame, and whether another attempt may
+//! do better. After the first byte nothing is tried again: the client would read tokens twice.
+
+/// Why a leg, or a whole attempt, came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// No connection came about: the worker is not there.
+    Unreachable,
+    /// The connection broke before the answer was whole.
+    BrokeOff,
+    /// The first byte, or the answer, did not come in its time.
+    Late,
+    /// The engine answered 5xx, or said in a stream that it failed.
+    EngineFailed,
+    /// An answer that is none: empty, no JSON, without choices.
+    NoAnswer,
+    /// An answer longer than is taken.
+    TooLong,
+    /// The engine refused the request as the client's fault (4xx).
+    Refused,
+    /// The KV handle passed its deadline before it was sent.
+    HandleExpired,
+    /// Nobody was left to decode what was prefilled.
+    NoDecodeWorker,
+    /// This host ran short of descriptors, ports or memory.
+    HostShort,
+    /// The request's own time is over.
+    OutOfTime,
+}
+
+impl Failure {
+    /// All of them, for tables.
+    pub const ALL: [Self; 11] = [
+        Self::Unreachable,
+        Self::BrokeOff,
+        Self::Late,
+        Self::EngineFailed,
+        Self::NoAnswer,
+        Self::TooLong,
+        Self::Refused,
+        Self::HandleExpired,
+        Self::NoDecodeWorker,
+        Self::HostShort,
+        Self::OutOfTime,
+    ];
+
+    /// Label in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "connect",
+            Self::BrokeOff => "broken",
+            Self::Late => "late",
+            Self::EngineFailed => "engine_failed",
+            Self::NoAnswer => "no_answer",
+            Self::TooLong => "too_long",
+            Self::Refused => "refused",
+            Self::HandleExpired => "handle_expired",
+            Self::NoDecodeWorker => "no_decode_worker",
+            Self::HostShort => "local",
+            Self::OutOfTime => "timeout",
+        }
+    }
+
+    /// Whether another attempt may do better. The same request would be refused again, would be as long again, and
+    /// has no time left; a host that is short only gets shorter.
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::Unreachable
+            | Self::BrokeOff
+            | Self::Late
+            | Self::EngineFailed
+            | Self::NoAnswer
+            | Self::HandleExpired
+            | Self::NoDecodeWorker => true,
+            Self::TooLong | Self::Refused | Self::HostShort | Self::OutOfTime => false,
+        }
+    }
+
+    /// Whether it speaks against the worker. A worker out of reach is a matter of its health, which real work and
+    /// probes report alike; what is the client's, this host's or the clock's speaks against nobody.
+    pub fn counts_against_worker(self) -> bool {
+        match self {
+            Self::BrokeOff | Self::Late | Self::EngineFailed | Self::NoAnswer | Self::OutOfTime => true,
+            Self::Unreachable
+            | Self::TooLong
+            | Self::Refused
+            | Self::HandleExpired
+            | Self::NoDecodeWorker
+            | Self::HostShort => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn what_the_client_or_this_host_did_is_neither_retried_nor_held_against_a_worker() {
+        for failure in [Failure::Refused, Failure::HostShort, Failure::TooLong] {
+            assert!(!failure.is_retryable() && !failure.counts_against_worker(), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let names: HashSet<_> = Failure::ALL.iter().map(|failure| failure.name()).collect();
+        assert_eq!(names.len(), Failure::ALL.len());
+    }
+}

@@ -1,0 +1,226 @@
+//! What counts are kept by. Label values are these names, configured names and policies' names: never a client's words.
+
+use crate::http::error::Blame;
+use crate::request::Endpoint;
+
+/// A label whose values are known when the host is built.
+pub trait Label: Copy + 'static {
+    /// Every value, each at the place that [`Label::index`] says.
+    const ALL: &'static [Self];
+
+    /// The value in metrics, logs and spans.
+    fn name(self) -> &'static str;
+
+    /// Its place in [`Label::ALL`].
+    fn index(self) -> usize;
+}
+
+macro_rules! labels {
+    ($($(#[$doc:meta])* $label:ident { $($(#[$about:meta])* $value:ident = $name:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $label { $($(#[$about])* $value,)* }
+
+        impl Label for $label {
+            const ALL: &'static [Self] = &[$(Self::$value,)*];
+
+            fn name(self) -> &'static str {
+                match self { $(Self::$value => $name,)* }
+            }
+
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    )*};
+}
+
+labels! {
+    /// How a request ended.
+    Outcome {
+        /// A whole answer.
+        Ok = "ok",
+        /// The client left.
+        Cancelled = "cancelled",
+        /// The request could not be served as it was.
+        ClientError = "client_error",
+        /// The policy refused it.
+        Rejected = "rejected",
+        /// A prefill worker failed it.
+        PrefillFailed = "prefill_failed",
+        /// A decode or unified worker failed it.
+        DecodeFailed = "decode_failed",
+        /// This host could not serve it.
+        HostError = "host_error",
+    }
+
+    /// A request to one worker.
+    Leg {
+        /// One token and a KV handle.
+        Prefill = "prefill",
+        /// The answer; also the one leg of a unified request.
+        Decode = "decode",
+    }
+
+    /// How a leg failed.
+    LegFailure {
+        /// No connection.
+        Connect = "connect",
+        /// The connection broke before the answer was whole.
+        Broken = "broken",
+        /// No answer within the request's time.
+        Timeout = "timeout",
+        /// An answer 5xx.
+        Status5xx = "status_5xx",
+        /// A 200 that is no answer.
+        NoAnswer = "no_answer",
+        /// A stream with an error in it.
+        ErrorEvent = "error_event",
+        /// A stream that is none.
+        Garbage = "garbage",
+        /// This host lacked descriptors, ports or memory.
+        Local = "local",
+    }
+
+    /// Why a leg is sent again, or another attempt is made.
+    Retry {
+        /// An idle connection broke: the same leg once more.
+        Resent = "resent",
+        /// No connection.
+        Connect = "connect",
+        /// The connection broke.
+        Broken = "broken",
+        /// An answer 5xx.
+        Status5xx = "status_5xx",
+        /// A 200 that is no answer.
+        NoAnswer = "no_answer",
+        /// The KV blocks may be gone: prefill again.
+        HandleExpired = "handle_expired",
+        /// Nobody is left to decode.
+        NoDecodeWorker = "no_decode_worker",
+    }
+
+    /// Why a request is served otherwise than decided.
+    Fallback {
+        /// The configured policy is not there.
+        PolicyNotLoaded = "policy_not_loaded",
+        /// It failed.
+        PolicyFault = "policy_fault",
+        /// Its late hook failed.
+        BindDecodeFault = "bind_decode_fault",
+        /// It gave a hint that no engine knows.
+        UnknownHint = "unknown_hint",
+        /// Prefill gave no usable handle: decode computes the prompt.
+        TransferMissing = "transfer_missing",
+    }
+
+    /// What became of a prefill leg's KV handle.
+    HandleFate {
+        /// Sent to a decode worker.
+        Dispatched = "dispatched",
+        /// The prefill worker gave none.
+        Absent = "absent",
+        /// It would hang or end a decode worker.
+        Unusable = "unusable",
+        /// Its blocks may be gone.
+        Expired = "expired",
+        /// Decode failed, most often after it was dispatched.
+        Stranded = "stranded",
+        /// The client left before decode's answer.
+        Abandoned = "abandoned",
+    }
+
+    /// Who decided.
+    Source {
+        /// The policy.
+        Policy = "policy",
+        /// The built-in default, since the policy said so.
+        UseDefault = "use-default",
+        /// The built-in default, since the policy failed.
+        Fault = "fault",
+        /// The built-in default, since the configured policy is not loaded.
+        NotLoaded = "not-loaded",
+        /// The built-in default, as configured.
+        Builtin = "builtin",
+        /// The policy, which refused the request.
+        Reject = "reject",
+    }
+
+    /// Parts of a request's time.
+    Phase {
+        /// Wait for a place among the requests in flight.
+        Queue = "queue",
+        /// Facts, policy call, check of its answer.
+        Decide = "decide",
+        /// Prefill leg, dispatch to its answer's head.
+        Prefill = "prefill",
+        /// The router's view of a KV transfer: decode's dispatch to its first event, less one measured decode step.
+        Transfer = "transfer",
+        /// Decode or unified leg, dispatch to its answer's head.
+        DecodeHead = "decode_head",
+        /// Decode or unified leg, dispatch to the first event of its stream.
+        DecodeFirstByte = "decode_first_byte",
+        /// Request's arrival to the first event of its stream: TTFT as clients see it.
+        FirstToken = "first_token",
+        /// A stream's mean time per token after the first: TPOT.
+        PerToken = "per_token",
+        /// Request's arrival to the end of its answer.
+        Total = "total",
+    }
+}
+
+impl From<Blame> for Outcome {
+    fn from(blame: Blame) -> Self {
+        match blame {
+            Blame::Client => Self::ClientError,
+            Blame::Policy => Self::Rejected,
+            Blame::Prefill => Self::PrefillFailed,
+            Blame::Decode => Self::DecodeFailed,
+            Blame::Host => Self::HostError,
+        }
+    }
+}
+
+impl From<Blame> for Leg {
+    fn from(blame: Blame) -> Self {
+        if blame == Blame::Prefill { Self::Prefill } else { Self::Decode }
+    }
+}
+
+impl Label for Endpoint {
+    const ALL: &'static [Self] = &[Self::Chat, Self::Completions];
+
+    fn name(self) -> &'static str {
+        self.path()
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<L: Label>() {
+        for (place, label) in L::ALL.iter().enumerate() {
+            assert_eq!(label.index(), place, "{}", label.name());
+        }
+        let names: std::collections::BTreeSet<_> = L::ALL.iter().map(|label| label.name()).collect();
+        assert_eq!(names.len(), L::ALL.len());
+    }
+
+    #[test]
+    fn labels_are_distinct_and_in_their_places() {
+        check::<Outcome>();
+        check::<Leg>();
+        check::<LegFailure>();
+        check::<Retry>();
+        check::<Fallback>();
+        check::<HandleFate>();
+        check::<Source>();
+        check::<Phase>();
+        check::<Endpoint>();
+    }
+}

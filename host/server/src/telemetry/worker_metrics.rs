@@ -1,0 +1,71 @@
+//! One worker's metrics: handles resolved once.
+
+use prometheus_client::metrics::gauge::Gauge;
+use sluice_core::facts::Role;
+use sluice_core::health::State;
+
+use super::counted::Counted;
+use super::families::{Figure, Workers};
+use super::labels::{Leg, LegFailure};
+use crate::fleet::status::WorkerStatus;
+
+/// One worker's.
+#[derive(Debug)]
+pub struct WorkerMetrics {
+    legs: Counted<Leg>,
+    failures: Counted<LegFailure>,
+    up: Gauge,
+    draining: Gauge,
+    handles: Gauge,
+    safe_to_stop: Gauge,
+    requests: Gauge,
+    prefill_backlog: Gauge,
+    kv_blocks_free: Gauge,
+    prefill_rate: Figure,
+    decode_step: Figure,
+}
+
+impl WorkerMetrics {
+    pub(super) fn resolve(pool: &str, worker: &str, role: Role, families: &Workers) -> Self {
+        let labels = [("pool", pool.to_owned()), ("worker", worker.to_owned())];
+        let with = |key: &'static str, value: String| {
+            [("pool", pool.to_owned()), ("worker", worker.to_owned()), (key, value)]
+        };
+        Self {
+            legs: Counted::resolve(&families.legs, |leg| with("leg", leg)),
+            failures: Counted::resolve(&families.leg_failures, |kind| with("kind", kind)),
+            up: families.up.get_or_create_owned(&with("role", role.name().to_owned())),
+            draining: families.draining.get_or_create_owned(&labels),
+            handles: families.handles.get_or_create_owned(&labels),
+            safe_to_stop: families.safe_to_stop.get_or_create_owned(&labels),
+            requests: families.requests.get_or_create_owned(&labels),
+            prefill_backlog: families.prefill_backlog.get_or_create_owned(&labels),
+            kv_blocks_free: families.kv_blocks_free.get_or_create_owned(&labels),
+            prefill_rate: families.prefill_rate.get_or_create_owned(&labels),
+            decode_step: families.decode_step.get_or_create_owned(&labels),
+        }
+    }
+
+    /// A leg was sent: prefill, or decode, which is also the one leg of a unified request.
+    pub fn leg(&self, leg: Leg) {
+        self.legs.inc(leg);
+    }
+
+    /// A leg failed.
+    pub fn leg_failure(&self, kind: LegFailure) {
+        self.failures.inc(kind);
+    }
+
+    /// What is known of the worker now.
+    pub fn seen(&self, worker: &WorkerStatus) {
+        self.up.set(i64::from(worker.state == State::Up));
+        self.draining.set(worker.draining.into());
+        self.handles.set(worker.handles.into());
+        self.safe_to_stop.set(worker.safe_to_stop.into());
+        self.requests.set(worker.booked.requests.into());
+        self.prefill_backlog.set(worker.booked.prefill_tokens.into());
+        self.kv_blocks_free.set(worker.kv_blocks_free.into());
+        self.prefill_rate.set(worker.prefill_tokens_per_s.into());
+        self.decode_step.set(f64::from(worker.decode_step_ms) / 1_000.0);
+    }
+}

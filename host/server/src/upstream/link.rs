@@ -1,0 +1,148 @@
+//! One connection to an engine, driven by whoever waits for its answer.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::causes;
+use super::idle::Idle;
+use crate::http::segments::Segments;
+
+/// Why an exchange gave no answer.
+pub(super) enum Broke {
+    /// Nothing was written: the request comes back.
+    Unsent(Box<Request<Segments>>),
+    /// At least part of it may have been read.
+    Sent(String),
+}
+
+/// A connection. Dropping it closes it.
+pub(super) struct Link {
+    sender: SendRequest<Segments>,
+    connection: Connection<TokioIo<TcpStream>, Segments>,
+    /// The connection's own future is done: it must not be polled again.
+    closed: bool,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Link").field("closed", &self.closed).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// A connection over a fresh stream.
+    pub async fn over(stream: TcpStream) -> Result<Self, String> {
+        let shaken = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = shaken.map_err(|error| causes(&error))?;
+        Ok(Self { sender, connection, closed: false })
+    }
+
+    /// Whether the next request can go out on it, as far as this side knows.
+    pub async fn is_open(&mut self) -> bool {
+        poll_fn(|context| {
+            self.drive(context);
+            Poll::Ready(())
+        })
+        .await;
+        !self.closed && self.sender.is_ready()
+    }
+
+    fn drive(&mut self, context: &mut Context<'_>) {
+        // An error of the connection reaches whoever waits for the answer or its body.
+        if !self.closed && Pin::new(&mut self.connection).poll(context).is_ready() {
+            self.closed = true;
+        }
+    }
+
+    /// Sends a request and waits for the answer's head.
+    pub async fn exchange(&mut self, request: Request<Segments>) -> Result<Response<Incoming>, Broke> {
+        let mut answer = pin!(self.sender.try_send_request(request));
+        let (connection, closed) = (&mut self.connection, &mut self.closed);
+        let answered = poll_fn(|context| {
+            if !*closed && Pin::new(&mut *connection).poll(context).is_ready() {
+                *closed = true;
+            }
+            answer.as_mut().poll(context)
+        });
+        answered.await.map_err(|mut error| match error.take_message() {
+            Some(request) => Broke::Unsent(Box::new(request)),
+            None => Broke::Sent(causes(error.error())),
+        })
+    }
+}
+
+/// An answer's body, and the connection it comes over.
+pub struct UpstreamBody {
+    incoming: Incoming,
+    /// `None` once the body ended.
+    link: Option<Link>,
+    idle: Arc<Idle>,
+    worker: Box<str>,
+}
+
+impl UpstreamBody {
+    pub(super) fn of(
+        answer: Response<Incoming>,
+        link: Link,
+        idle: Arc<Idle>,
+        worker: &str,
+    ) -> Response<Self> {
+        answer.map(|incoming| Self { incoming, link: Some(link), idle, worker: worker.into() })
+    }
+
+    /// The answer is read: its connection is kept if it can be used again.
+    fn over(&mut self, context: &mut Context<'_>) {
+        let Some(mut link) = self.link.take() else { return };
+        link.drive(context);
+        if !link.closed && link.sender.is_ready() {
+            self.idle.keep(&self.worker, link);
+        }
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let mut polled = Pin::new(&mut self.incoming).poll_frame(context);
+        if polled.is_pending()
+            && let Some(link) = &mut self.link
+        {
+            link.drive(context);
+            polled = Pin::new(&mut self.incoming).poll_frame(context);
+        }
+        if matches!(polled, Poll::Ready(None)) {
+            self.over(context);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        // Not before `over` had its turn.
+        self.link.is_none() && self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl fmt::Debug for UpstreamBody {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("UpstreamBody").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}
