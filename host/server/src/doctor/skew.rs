@@ -11,9 +11,10 @@ pub fn clock_skew_ms(headers: &HeaderMap, sent_ms: u64, answered_ms: u64) -> Opt
     Some(least_skew_ms(second_ms, sent_ms, answered_ms))
 }
 
-/// A date counts whole seconds, so the engine's time was anywhere in that second.
+/// A date counts whole seconds, and uvicorn, vLLM's server, writes a new one once a second: the engine's time was
+/// anywhere in that second or in the next.
 fn least_skew_ms(second_ms: u64, sent_ms: u64, answered_ms: u64) -> i64 {
-    let last_ms = second_ms + 999;
+    let last_ms = second_ms + 1_999;
     let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
     if second_ms > answered_ms {
         signed(second_ms - answered_ms)
@@ -32,10 +33,10 @@ mod tests {
     fn skew_is_what_cannot_be_explained_by_rounding_and_travel() {
         for (second_ms, sent_ms, answered_ms, skew_ms) in [
             (10_000, 10_300, 10_310, 0),
-            (10_000, 10_998, 11_500, 0),
+            (10_000, 11_998, 12_500, 0),
             (10_000, 9_990, 10_000, 0),
             (10_000, 8_000, 8_500, 1_500),
-            (10_000, 12_999, 13_100, -2_000),
+            (10_000, 13_999, 14_100, -2_000),
         ] {
             assert_eq!(
                 least_skew_ms(second_ms, sent_ms, answered_ms),
