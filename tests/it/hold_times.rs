@@ -31,10 +31,10 @@ async fn a_stale_handle_is_never_used() {
     let told = host.client().post("/v1/completions", &asked).await.unwrap();
     let code = told.json()["error"]["code"].clone();
     assert_eq!((told.status, code), (503, json!("handle_expired")), "{}", told.text());
-    assert_eq!((prefill.seen().len(), decode.seen().len()), (3, 0));
+    assert_eq!((prefill.seen().len(), decode.seen().len()), (4, 0));
     let metrics = host.metrics().await.unwrap();
-    assert_eq!(metrics.sum("sluice_transfers_total", &[("handle", "expired")]), 3.0);
-    assert_eq!(metrics.sum("sluice_retries_total", &[("reason", "handle_expired")]), 2.0);
+    assert_eq!(metrics.sum("sluice_transfers_total", &[("handle", "expired")]), 4.0);
+    assert_eq!(metrics.sum("sluice_retries_total", &[("reason", "handle_expired")]), 3.0);
     nothing_left_booked(&host, &BOTH).await;
     // Nobody gave up: each attempt ran to its end.
     assert_eq!(metrics.sum("sluice_transfers_total", &[("handle", "abandoned")]), 0.0);

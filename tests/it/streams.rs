@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sluice_harness::mock_engine::{End, handle};
-use sluice_harness::{Canned, MockEngine};
+use sluice_harness::{Canned, Host, HostPlan, MockEngine, Mode};
 
 use crate::in_front_of;
 
@@ -88,21 +88,52 @@ fn whole() -> String {
     format!("data: {CHUNK}\n\ndata: {FINISH}\n\ndata: [DONE]\n\n")
 }
 
-/// A stream without a chunk is no answer, whatever its end says.
+/// What opens a chat's stream before the engine has words.
+const ROLE: &str =
+    r#"{"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
+
+/// A stream that fails before its first words is no answer yet: the client is told by a status, after other attempts.
 #[tokio::test]
-async fn done_alone_is_no_answer() {
-    let (events, host) = relayed(&["[DONE]"], End::Whole).await;
-    assert_eq!(events.len(), 1, "{events:?}");
-    let told: Value = serde_json::from_str(&events[0]).unwrap();
-    assert_eq!(told["error"]["code"], "stream_empty", "{events:?}");
-    host.until_metric(
-        "sluice_requests_total",
-        &[("outcome", "decode_failed")],
-        |sum| sum == 1.0,
-        crate::SOON,
-    )
-    .await
-    .unwrap();
+async fn a_stream_that_fails_before_its_first_words_is_tried_again() {
+    const ERROR: &str = r#"{"error":{"message":"KV load failed","type":"InternalServerError","code":500}}"#;
+    const REFUSAL: &str = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
+    for (payloads, end, status, code, attempts) in [
+        (&["[DONE]"][..], End::Whole, 502, "no_answer", 4),
+        (&[], End::Whole, 502, "worker_broke_off", 4),
+        (&[ROLE], End::BrokenOff, 502, "worker_broke_off", 4),
+        (&[ROLE, "[DONE]"], End::Whole, 502, "no_answer", 4),
+        (&[ERROR, "[DONE]"], End::Whole, 500, "engine_failed", 4),
+        (&[ROLE, ERROR, "[DONE]"], End::Whole, 500, "engine_failed", 4),
+        (&[REFUSAL, "[DONE]"], End::Whole, 400, "refused_by_engine", 1),
+    ] {
+        let canned = Canned::events(payloads, end);
+        let engine = MockEngine::start(move |_| canned.clone()).await.unwrap();
+        let host = in_front_of(&engine).await;
+        let asked = json!({"model": "emulated", "prompt": "hi", "stream": true});
+        let told = host.client().post("/v1/completions", &asked).await.unwrap();
+        assert_eq!((told.status, &told.json()["error"]["code"]), (status, &json!(code)), "{payloads:?}");
+        assert_eq!(engine.seen().len(), attempts, "{payloads:?}");
+    }
+}
+
+/// The other worker answers, and the client sees one whole answer.
+#[tokio::test]
+async fn another_worker_begins_the_stream_that_one_could_not() {
+    const ERROR: &str = r#"{"error":{"message":"KV load failed","type":"InternalServerError","code":500}}"#;
+    let failing = MockEngine::start(|_| Canned::events(&[ROLE, ERROR, "[DONE]"], End::Whole)).await.unwrap();
+    let sound =
+        MockEngine::start(|_| Canned::events(&[ROLE, CHUNK, FINISH, "[DONE]"], End::Whole)).await.unwrap();
+    let plan = HostPlan::new(Mode::Unified).worker("unified", failing.url()).worker("unified", sound.url());
+    let host = Host::start(&plan, &[]).await.unwrap();
+    host.until_ready().await.unwrap();
+    let asked = json!({"model": "emulated", "prompt": "hi", "stream": true});
+    for _ in 0..8 {
+        let stream = host.client().stream("/v1/completions", &asked, &[]).await.unwrap();
+        assert_eq!(stream.status, 200);
+        let events: Vec<_> = stream.rest().await.unwrap().into_iter().map(|event| event.data).collect();
+        assert_eq!(events, [ROLE, CHUNK, FINISH, "[DONE]"]);
+    }
+    assert!(!failing.seen().is_empty(), "the failing one was never met");
 }
 
 #[tokio::test]
@@ -141,9 +172,7 @@ async fn text_about_handles_is_left_alone() {
 /// A connection that breaks, an end without `[DONE]`: an error event, and no `[DONE]`.
 #[tokio::test]
 async fn a_broken_stream_is_told() {
-    for (payloads, end) in
-        [(&[CHUNK, CHUNK][..], End::BrokenOff), (&[CHUNK, FINISH], End::Whole), (&[], End::Whole)]
-    {
+    for (payloads, end) in [(&[CHUNK, CHUNK][..], End::BrokenOff), (&[CHUNK, FINISH], End::Whole)] {
         let (events, host) = relayed(payloads, end).await;
         let (last, before) = events.split_last().expect("an error event");
         assert_eq!(before, payloads);

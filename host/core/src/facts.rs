@@ -23,9 +23,12 @@ pub enum Role {
 }
 
 impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Unified, Self::Prefill, Self::Decode];
+
     /// The role for a number of the WIT's `role` column.
     pub fn from_wire(number: u8) -> Option<Self> {
-        [Self::Unified, Self::Prefill, Self::Decode].into_iter().find(|role| *role as u8 == number)
+        Self::ALL.into_iter().find(|role| *role as u8 == number)
     }
 
     /// The name used in configuration, metrics and tables.

@@ -10,8 +10,10 @@ pub enum Failure {
     BrokeOff,
     /// The first byte, or the answer, did not come in its time.
     Late,
-    /// The engine answered 5xx, or said in a stream that it failed.
-    EngineFailed,
+    /// The engine answered 5xx.
+    ServerError,
+    /// The engine said in its answer that it failed: an error event, `finish_reason: "error"`.
+    ErrorInAnswer,
     /// An answer that is none: empty, no JSON, without choices.
     NoAnswer,
     /// An answer longer than is taken.
@@ -30,11 +32,12 @@ pub enum Failure {
 
 impl Failure {
     /// All of them, for tables.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Unreachable,
         Self::BrokeOff,
         Self::Late,
-        Self::EngineFailed,
+        Self::ServerError,
+        Self::ErrorInAnswer,
         Self::NoAnswer,
         Self::TooLong,
         Self::Refused,
@@ -50,7 +53,8 @@ impl Failure {
             Self::Unreachable => "connect",
             Self::BrokeOff => "broken",
             Self::Late => "late",
-            Self::EngineFailed => "engine_failed",
+            Self::ServerError => "status_5xx",
+            Self::ErrorInAnswer => "error_in_answer",
             Self::NoAnswer => "no_answer",
             Self::TooLong => "too_long",
             Self::Refused => "refused",
@@ -68,7 +72,8 @@ impl Failure {
             Self::Unreachable
             | Self::BrokeOff
             | Self::Late
-            | Self::EngineFailed
+            | Self::ServerError
+            | Self::ErrorInAnswer
             | Self::NoAnswer
             | Self::HandleExpired
             | Self::NoDecodeWorker => true,
@@ -80,7 +85,12 @@ impl Failure {
     /// probes report alike; what is the client's, this host's or the clock's speaks against nobody.
     pub fn counts_against_worker(self) -> bool {
         match self {
-            Self::BrokeOff | Self::Late | Self::EngineFailed | Self::NoAnswer | Self::OutOfTime => true,
+            Self::BrokeOff
+            | Self::Late
+            | Self::ServerError
+            | Self::ErrorInAnswer
+            | Self::NoAnswer
+            | Self::OutOfTime => true,
             Self::Unreachable
             | Self::TooLong
             | Self::Refused

@@ -38,11 +38,12 @@ pub fn rows_without(fleet: &FleetColumns, failed: &[u64]) -> Vec<Row> {
     fleet.rows().filter(|row| !has_failed(row) || !stood_in_for(row)).collect()
 }
 
-/// Marks the rows of `fleet` whose workers are gone or drain by now: they keep their place, so that rows handed out
-/// before stay true, but take no work.
-pub fn mark_against(fleet: &mut FleetColumns, now: &FleetColumns) {
+/// Marks the rows of `fleet` whose workers are gone or drain by now, or are not `usable`: they keep their place, so that
+/// rows handed out before stay true, but take no work.
+pub fn mark_against(fleet: &mut FleetColumns, now: &FleetColumns, usable: impl Fn(u64) -> bool) {
     for (id, abilities) in fleet.id.iter().zip(fleet.abilities.iter_mut()) {
-        match now.id.iter().zip(&now.abilities).find(|(other, _)| *other == id) {
+        let found = now.id.iter().zip(&now.abilities).find(|(other, _)| *other == id && usable(**other));
+        match found {
             Some((_, abilities_now)) => *abilities |= abilities_now & ability::DRAINING,
             None => *abilities |= ability::DRAINING | ability::STALE,
         }
@@ -84,14 +85,14 @@ mod tests {
 
     #[test]
     fn absent_and_draining_workers_keep_their_place() {
-        let mut fleet = (*table(&[prefill(), decode(), decode()]).fleet).clone();
-        let mut now = select_fleet(&fleet, &[2, 0]);
+        let mut fleet = (*table(&[prefill(), decode(), decode(), decode()]).fleet).clone();
+        let mut now = select_fleet(&fleet, &[2, 0, 3]);
         now.abilities[0] |= ability::DRAINING;
-        mark_against(&mut fleet, &now);
-        assert_eq!(fleet.id, [100, 101, 102]);
+        mark_against(&mut fleet, &now, |id| id != 103);
+        assert_eq!(fleet.id, [100, 101, 102, 103]);
         let marked: Vec<_> =
             fleet.rows().map(|row| (fleet.takes_work(row), fleet.can(row, ability::STALE))).collect();
-        assert_eq!(marked, [(true, false), (false, true), (false, false)]);
+        assert_eq!(marked, [(true, false), (false, true), (false, false), (false, true)]);
     }
 
     #[test]

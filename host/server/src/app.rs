@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::ids::Ids;
+use crate::release::Releases;
 use crate::sessions::Sessions;
 use crate::telemetry::Telemetry;
 use crate::threads;
@@ -31,6 +32,8 @@ pub struct App {
     pub telemetry: Arc<Telemetry>,
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// Holds to be ended early.
+    pub releases: Releases,
     /// Request ids.
     pub ids: Ids,
     draining: AtomicBool,
@@ -44,6 +47,7 @@ impl App {
         policies: Arc<PolicyHost>,
         telemetry: Arc<Telemetry>,
         clock: Arc<dyn Clock>,
+        releases: Releases,
     ) -> Self {
         Self {
             fleet: Fleet::new(&config.pools, &clock, &telemetry.metrics),
@@ -55,6 +59,7 @@ impl App {
             policies,
             telemetry,
             clock,
+            releases,
             ids: Ids::default(),
             draining: AtomicBool::new(false),
             in_flight: Arc::default(),

@@ -82,9 +82,9 @@ impl Handle {
         })
     }
 
-    /// The JSON to forward. Consumes the handle: it is good for one dispatch.
-    pub fn into_json(self) -> Box<str> {
-        self.json
+    /// The JSON to forward, for one dispatch: [`crate::held`] sees to that.
+    pub fn json(&self) -> &str {
+        &self.json
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     fn a_good_handle_is_forwarded_unchanged() {
         let handle = handle(GOOD).expect("good");
         assert_eq!((handle.tokens, handle.cached_tokens), (Some(58), Some(32)));
-        assert_eq!(&*handle.into_json(), GOOD);
+        assert_eq!(handle.json(), GOOD);
     }
 
     #[test]

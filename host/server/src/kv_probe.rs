@@ -164,7 +164,7 @@ impl Prober<'_> {
         })
         .to_string();
         let members = Members::parse(body.as_bytes()).map_err(|_| no_sense(Part::Decode))?;
-        let body = members.write(&[], &[("kv_transfer_params", &handle.into_json())]);
+        let body = members.write(&[], &[("kv_transfer_params", handle.json())]);
         match timeout(LEG_WITHIN, self.post(worker, "/v1/completions", body, id)).await {
             Ok(Ok((status, text))) if status.is_success() => match Members::parse(&text) {
                 Ok(members) if members.get("choices").is_some() && members.get("error").is_none() => Ok(()),

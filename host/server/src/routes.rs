@@ -139,6 +139,7 @@ fn policies(app: &App) -> Response<ResponseBody> {
 fn metrics(app: &App) -> Response<ResponseBody> {
     app.telemetry.metrics.sessions(app.sessions.len(), app.sessions.evictions());
     for pool in app.fleet.pools() {
+        pool.metrics.pairs_open(pool.pairs.open());
         for (worker, status) in pool.workers.iter().zip(status::workers(pool)) {
             worker.metrics.seen(&status);
         }

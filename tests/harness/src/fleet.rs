@@ -51,6 +51,12 @@ impl FleetPlan {
         self
     }
 
+    /// The same with more lines of `[[pool]]`.
+    pub fn pool(mut self, lines: &str) -> Self {
+        self.host.pool.push_str(lines);
+        self
+    }
+
     /// Starts all of it and waits until the host is ready.
     pub async fn start(&self) -> Result<Fleet, HarnessError> {
         let folder = TempDir::with_prefix("sluice-engines-").map_err(HarnessError::io("make a folder"))?;
@@ -102,6 +108,11 @@ impl Fleet {
         &self.workers
     }
 
+    /// Names of all workers, in the order of the plan.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// An engine by its worker's name.
     pub fn worker(&self, name: &str) -> &Emulator {
         &self.workers[self.position(name)]
@@ -111,6 +122,17 @@ impl Fleet {
     pub fn worker_mut(&mut self, name: &str) -> &mut Emulator {
         let position = self.position(name);
         &mut self.workers[position]
+    }
+
+    /// Kills engines, all in one moment, and waits until they are gone.
+    pub async fn kill_at_once(&mut self, names: &[&str]) -> Result<(), HarnessError> {
+        for name in names {
+            self.worker_mut(name).process().start_kill()?;
+        }
+        for name in names {
+            self.worker_mut(name).process().kill().await?;
+        }
+        Ok(())
     }
 
     fn position(&self, name: &str) -> usize {

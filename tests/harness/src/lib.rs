@@ -8,6 +8,7 @@
 
 pub mod artifacts;
 pub mod ask;
+pub mod budget;
 pub mod client;
 pub mod decision;
 pub mod emulator;
@@ -20,6 +21,7 @@ pub mod mock_engine;
 mod odd_connections;
 pub mod policy_file;
 pub mod process;
+pub mod process_tree;
 pub mod progress;
 pub mod quantiles;
 pub mod table;
@@ -37,4 +39,5 @@ pub use host_plan::{HostPlan, Mode, WorkerPlan};
 pub use metrics::Metrics;
 pub use mock_engine::{Canned, MockEngine, Recorded};
 pub use policy_file::PolicyFile;
+pub use process_tree::ProcessTree;
 pub use wait::until;

@@ -112,6 +112,11 @@ impl Process {
         })
     }
 
+    /// Kills it, as a crash would, without waiting.
+    pub fn start_kill(&mut self) -> Result<(), HarnessError> {
+        self.child.start_kill().map_err(HarnessError::io(format!("kill {}", self.title)))
+    }
+
     /// Kills it, as a crash would, and waits until it is gone.
     pub async fn kill(&mut self) -> Result<(), HarnessError> {
         self.child.kill().await.map_err(HarnessError::io(format!("kill {}", self.title)))

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use sha2::{Digest, Sha256};
+use sluice_harness::budget;
 use sluice_harness::process::stop_signal;
 use sluice_harness::quantiles::quantile_ms;
 use sluice_harness::table::Table;
@@ -232,18 +233,9 @@ fn report(ends: &[End], swaps: &Swaps) -> usize {
         Some(ms) => (format!("{ms:.1} ms"), ms <= DROP_TO_LIVE_TARGET_MS),
         None => ("never".to_owned(), false),
     };
-    println!(
-        "budget policy.drop_to_live: target {DROP_TO_LIVE_TARGET_MS:.0} ms p99, measured {shown}, {}",
-        met(is_met)
-    );
-    println!(
-        "budget policy.swap_failures: target 0, measured {}, {}",
-        failures.len(),
-        met(failures.is_empty())
-    );
+    let target = format!("{DROP_TO_LIVE_TARGET_MS:.0} ms p99");
+    println!("{}", budget::line("policy.drop_to_live", &target, &shown, is_met));
+    let failed = failures.len().to_string();
+    println!("{}", budget::line("policy.swap_failures", "0", &failed, failures.is_empty()));
     failures.len() + never_live
-}
-
-fn met(is_met: bool) -> &'static str {
-    if is_met { "met" } else { "missed" }
 }

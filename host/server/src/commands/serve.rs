@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluice_policy::{HostConfig, OpenError, PolicyHost};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::{Signals, complain, say};
 use crate::app::App;
@@ -18,6 +19,7 @@ use crate::config::{self, Config, ConfigError};
 use crate::fleet::{kv_watch, probe};
 use crate::listen::{self, Serving};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
+use crate::release;
 use crate::routes;
 use crate::sessions;
 use crate::telemetry::{self, Telemetry};
@@ -72,7 +74,10 @@ async fn host(config: Config) -> ExitCode {
         Ok(watcher) => watcher,
         Err(error) => return refuse(&policy_folder(&config, &error)),
     };
-    let app = Arc::new(App::new(config, policies, telemetry, SystemClock::shared()));
+    let (releases, holds) = release::queue();
+    let app = Arc::new(App::new(config, policies, telemetry, SystemClock::shared(), releases));
+    let mut ending = JoinSet::new();
+    ending.spawn(release::run(app.clone(), holds));
     serve(app, clients, operators).await
 }
 

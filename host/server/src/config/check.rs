@@ -88,6 +88,12 @@ fn server(written: &written::Server, problems: &mut Problems<'_>) -> Server {
             limits::CONNECT_TIMEOUT_MS,
             problems,
         ),
+        stream_silence_ms: number(
+            "stream_silence_ms",
+            &written.stream_silence_ms,
+            limits::STREAM_SILENCE_MS,
+            problems,
+        ),
         max_in_flight: number("max_in_flight", &written.max_in_flight, limits::MAX_IN_FLIGHT, problems),
     };
     loopback_only(written, &server, problems);

@@ -74,6 +74,18 @@ fn pool(written: &written::Pool, problems: &mut Problems<'_>) -> Pool {
         ),
         kv_lease_ms: number("kv_lease_ms", &written.kv_lease_ms, limits::KV_LEASE_MS, problems),
         decoder_ttl_ms: number("decoder_ttl_ms", &written.decoder_ttl_ms, limits::DECODER_TTL_MS, problems),
+        prefill_timeout_ms: number(
+            "prefill_timeout_ms",
+            &written.prefill_timeout_ms,
+            limits::PREFILL_TIMEOUT_MS,
+            problems,
+        ),
+        decode_first_byte_ms: number(
+            "decode_first_byte_ms",
+            &written.decode_first_byte_ms,
+            limits::DECODE_FIRST_BYTE_MS,
+            problems,
+        ),
         max_model_len: written
             .max_model_len
             .as_ref()

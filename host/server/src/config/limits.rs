@@ -85,6 +85,8 @@ bounds! {
     REQUEST_TIMEOUT_MS: u64 = 10 * MINUTE_MS, from 1_000, to DAY_MS, "ms";
     /// Workers are near: one lost packet (1 s to its repeat) is waited for, a dead host is not.
     CONNECT_TIMEOUT_MS: u64 = 2_000, from 10, to MINUTE_MS, "ms";
+    /// Longer than any step of an engine that works, preemption and recomputing included.
+    STREAM_SILENCE_MS: u64 = MINUTE_MS, from 100, to HOUR_MS, "ms";
     /// Sixteen workers with 256 running sequences each; beyond, requests would only queue.
     MAX_IN_FLIGHT: usize = 4_096, from 1, to 1_000_000, "requests";
 
@@ -107,6 +109,10 @@ bounds! {
     KV_BYTES_PER_TOKEN: u32 = 131_072, from 1, to 1 << 30, "bytes";
     /// vLLM's default of `kv_lease_duration`. At least twice the margin, so that half of it can be used.
     KV_LEASE_MS: u64 = 30_000, from 2 * HOLD_MARGIN_MS, to DAY_MS, "ms";
+    /// A million tokens at 10,000 a second and a short queue; a prompt that takes longer needs a larger figure.
+    PREFILL_TIMEOUT_MS: u64 = 2 * MINUTE_MS, from 100, to HOUR_MS, "ms";
+    /// A transfer and a step take well under a second; the rest is a decode engine's queue.
+    DECODE_FIRST_BYTE_MS: u64 = 30_000, from 100, to HOUR_MS, "ms";
     /// vLLM's default of `decoder_kv_blocks_ttl`.
     DECODER_TTL_MS: u64 = 480_000, from 2 * HOLD_MARGIN_MS, to DAY_MS, "ms";
 }

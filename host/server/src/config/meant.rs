@@ -42,6 +42,8 @@ pub struct Server {
     pub request_timeout_ms: u64,
     /// From the start of a connection to a worker until it stands; at most `request_timeout_ms`.
     pub connect_timeout_ms: u64,
+    /// Longest silence of an engine between two events of a stream.
+    pub stream_silence_ms: u64,
     /// Requests served at the same time; more are turned away.
     pub max_in_flight: usize,
 }
@@ -123,6 +125,11 @@ pub struct Pool {
     pub kv_lease_ms: u64,
     /// How long a decode worker keeps a turn's KV blocks for the next turn, as the engines were started.
     pub decoder_ttl_ms: u64,
+    /// Longest time from a prefill leg's dispatch to its answer, and from a unified leg's to its first byte.
+    pub prefill_timeout_ms: u64,
+    /// Longest time from a decode leg's dispatch to the first event of its stream; whole answers get more, by their
+    /// token limit.
+    pub decode_first_byte_ms: u64,
     /// Longest context in tokens, prompt and answer together; `None` leaves it to the engines.
     pub max_model_len: Option<u32>,
     /// Whether a pull pool is probed for whether KV really moves, with small requests of the host's own.

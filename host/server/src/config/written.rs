@@ -20,6 +20,7 @@ const SERVER: Shape = Shape {
         "header_timeout_ms",
         "request_timeout_ms",
         "connect_timeout_ms",
+        "stream_silence_ms",
         "max_in_flight",
     ],
 };
@@ -38,6 +39,8 @@ const POOL: Shape = Shape {
         "kv_bytes_per_token",
         "kv_lease_ms",
         "decoder_ttl_ms",
+        "prefill_timeout_ms",
+        "decode_first_byte_ms",
         "max_model_len",
         "probe_kv",
         "worker",
@@ -67,6 +70,7 @@ pub(super) struct Server {
     pub(super) header_timeout_ms: Field<i128>,
     pub(super) request_timeout_ms: Field<i128>,
     pub(super) connect_timeout_ms: Field<i128>,
+    pub(super) stream_silence_ms: Field<i128>,
     pub(super) max_in_flight: Field<i128>,
 }
 
@@ -96,6 +100,8 @@ pub(super) struct Pool {
     pub(super) kv_bytes_per_token: Field<i128>,
     pub(super) kv_lease_ms: Field<i128>,
     pub(super) decoder_ttl_ms: Field<i128>,
+    pub(super) prefill_timeout_ms: Field<i128>,
+    pub(super) decode_first_byte_ms: Field<i128>,
     pub(super) max_model_len: Field<i128>,
     pub(super) probe_kv: Field<bool>,
     pub(super) workers: Vec<Worker>,
@@ -135,6 +141,7 @@ fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
         header_timeout_ms: table.number("header_timeout_ms", problems),
         request_timeout_ms: table.number("request_timeout_ms", problems),
         connect_timeout_ms: table.number("connect_timeout_ms", problems),
+        stream_silence_ms: table.number("stream_silence_ms", problems),
         max_in_flight: table.number("max_in_flight", problems),
     };
     table.finish(&SHAPES, problems);
@@ -176,6 +183,8 @@ fn pool(mut table: Table<'_>, problems: &mut Problems<'_>) -> Pool {
         kv_bytes_per_token: table.number("kv_bytes_per_token", problems),
         kv_lease_ms: table.number("kv_lease_ms", problems),
         decoder_ttl_ms: table.number("decoder_ttl_ms", problems),
+        prefill_timeout_ms: table.number("prefill_timeout_ms", problems),
+        decode_first_byte_ms: table.number("decode_first_byte_ms", problems),
         max_model_len: table.number("max_model_len", problems),
         probe_kv: table.boolean("probe_kv", problems),
         workers: workers.into_iter().map(|table| worker(table, problems)).collect(),

@@ -7,6 +7,8 @@ pub mod booking;
 pub mod draining;
 pub mod holds;
 pub mod kv_watch;
+pub mod leg;
+pub mod pairs;
 pub mod probe;
 pub mod scrape;
 pub mod status;
@@ -19,18 +21,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
+use sluice_core::retry_budget::RetryBudget;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, millis};
 use crate::config;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::pool_metrics::PoolMetrics;
 pub use booking::Booking;
 pub use holds::HandleGuard;
 use kv_watch::KvState;
+pub use leg::Leg;
+use pairs::Pairs;
 pub use table::Table;
 pub use worker::Worker;
+
+/// Retries that a pool may make at once: one for each request in flight, as many as there are by default.
+const RETRIES_AT_ONCE: usize = 4_096;
 
 /// All pools.
 pub struct Fleet {
@@ -49,7 +58,10 @@ pub struct Pool {
     table: ArcSwap<Table>,
     /// Orders publications, so that an older view never replaces a newer one.
     publishing: Mutex<()>,
+    /// Who gets on with whom.
+    pub pairs: Pairs,
     bytes_per_token: Mutex<BytesPerToken>,
+    retry_budget: Mutex<RetryBudget>,
     decisions: AtomicU64,
     /// Written by the pool's KV watch alone.
     kv: ArcSwap<KvState>,
@@ -87,7 +99,9 @@ impl Pool {
             metrics: metrics.pool(&config.name),
             table: ArcSwap::from_pointee(Table::default()),
             publishing: Mutex::default(),
+            pairs: Pairs::default(),
             bytes_per_token: Mutex::default(),
+            retry_budget: Mutex::new(RetryBudget::of(RETRIES_AT_ONCE)),
             decisions: AtomicU64::new(0),
             kv: ArcSwap::default(),
             clock,
@@ -113,6 +127,11 @@ impl Pool {
             seen.health = seen.health.after(report);
             if seen.health.state == State::Up && before != State::Up {
                 seen.incarnation = seen.incarnation.wrapping_add(1);
+            }
+            if before == State::Down && seen.health.state == State::Up {
+                // What its breakers saw was before.
+                seen.breaker = Breaker::after(WORKER_FAILURES_TO_OPEN);
+                self.pairs.forget(worker.id);
             }
             (seen.health.state != before).then_some(seen.health.state)
         };
@@ -146,6 +165,22 @@ impl Pool {
     /// What times this pool's handles.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Takes one retry from the pool's budget, if one is left.
+    pub fn may_retry(&self) -> bool {
+        let requests = self.decisions.load(Ordering::Relaxed);
+        self.retry_budget.lock().unwrap_or_else(PoisonError::into_inner).take(requests, self.now_ms())
+    }
+
+    /// Now, by the clock that does not step.
+    pub fn now_ms(&self) -> u64 {
+        millis(self.clock.elapsed())
+    }
+
+    /// The name of one of its workers, for people.
+    pub fn worker_name(&self, id: u64) -> &str {
+        self.workers.iter().find(|worker| worker.id == id).map_or("?", |worker| &worker.name)
     }
 
     /// The number of this decision, counted from 0.

@@ -27,6 +27,8 @@ pub struct PoolStatus {
     pub note: Option<String>,
     /// Whether KV moves between its workers; `None` of a pool that moves none.
     pub kv: Option<Arc<KvState>>,
+    /// Prefill/decode pairs that are avoided since transfers between them failed.
+    pub pairs_open: usize,
     /// Its workers.
     pub workers: Vec<WorkerStatus>,
 }
@@ -70,6 +72,8 @@ pub struct WorkerStatus {
     pub pull_overhead_ms: f32,
     /// Smoothed share of legs that failed.
     pub failure_rate: f32,
+    /// Whether its breaker is open: it failed again and again, and is tried with one leg at a time.
+    pub breaker_open: bool,
     /// Engine totals.
     pub totals: Totals,
     /// Why the last probe or scrape failed.
@@ -92,7 +96,11 @@ fn pool_status(pool: &Pool) -> PoolStatus {
     let serves = fleet.can_serve(&fleet.rows().collect::<Vec<_>>());
     // A pull pool may serve by a worker that serves alone, and still want its pair.
     let kv = (pool.config.mode == PoolMode::Pull).then(|| pool.kv());
-    let note = pool.missing().or_else(|| mismatch(pool)).or_else(|| kv.as_ref()?.note());
+    let note = pool
+        .missing()
+        .or_else(|| mismatch(pool))
+        .or_else(|| in_trouble(pool, &workers))
+        .or_else(|| kv.as_ref()?.note());
     PoolStatus {
         name: pool.config.name.clone(),
         model: pool.config.model.clone(),
@@ -100,6 +108,7 @@ fn pool_status(pool: &Pool) -> PoolStatus {
         serves,
         note,
         kv,
+        pairs_open: pool.pairs.open(),
         workers,
     }
 }
@@ -115,6 +124,15 @@ fn mismatch(pool: &Pool) -> Option<String> {
         let engine = seen.engine_block_tokens.filter(|engine| *engine != block_tokens)?;
         Some(format!("block_tokens = {block_tokens}, but worker {:?} has {engine}", worker.name))
     })
+}
+
+/// Workers and pairs that are spared.
+fn in_trouble(pool: &Pool, workers: &[WorkerStatus]) -> Option<String> {
+    if let Some(worker) = workers.iter().find(|worker| worker.breaker_open) {
+        return Some(format!("worker {:?} fails again and again and is spared", worker.name));
+    }
+    let pairs = pool.pairs.open();
+    (pairs > 0).then(|| format!("transfers between {pairs} pairs of workers fail, they are avoided"))
 }
 
 fn worker_status(pool: &Pool, worker: &Worker) -> WorkerStatus {
@@ -139,6 +157,7 @@ fn worker_status(pool: &Pool, worker: &Worker) -> WorkerStatus {
         link_mb_per_s: seen.link_mb_per_s.value(),
         pull_overhead_ms: seen.pull_overhead_ms.value(),
         failure_rate: seen.failures.value(),
+        breaker_open: !seen.breaker.is_closed(),
         totals: seen.totals,
         last_error: seen.last_error,
     }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::facts::{FleetColumns, LoadColumns, Row, ability};
+use sluice_core::facts::{FleetColumns, LoadColumns, Role, Row, ability};
 use sluice_core::health::State;
 use sluice_core::load::{Scraped, load_now};
 use sluice_core::table::{mark_against, select_fleet};
 
 use super::worker::Worker;
+use crate::clock::millis;
 
 /// The workers that take work, as of one publication. Immutable and shared.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +18,8 @@ pub struct Table {
     pub fleet: Arc<FleetColumns>,
     /// Same rows.
     pub workers: Vec<Arc<Worker>>,
+    /// Whether workers are in it whose breakers are open, since without them nobody would have their role.
+    pub breakers_ignored: bool,
     scraped: Vec<Scraped>,
 }
 
@@ -39,10 +42,23 @@ impl Table {
     pub fn of(workers: &[Arc<Worker>], now: Duration) -> Self {
         let mut fleet = FleetColumns::default();
         let mut table = Self::default();
-        for worker in workers {
+        let now_ms = millis(now);
+        let up = || workers.iter().filter(|worker| worker.seen().health.state == State::Up);
+        let passing = |worker: &Worker| {
+            let seen = worker.seen();
+            seen.breaker.passes(now_ms) && seen.draining_since.is_none()
+        };
+        let spared_roles: Vec<_> = Role::ALL
+            .into_iter()
+            .filter(|role| !up().any(|worker| worker.role == *role && passing(worker)))
+            .collect();
+        for worker in up() {
             let seen = worker.seen().clone();
-            if seen.health.state != State::Up {
-                continue;
+            if !seen.breaker.passes(now_ms) {
+                if !spared_roles.contains(&worker.role) {
+                    continue;
+                }
+                table.breakers_ignored = true;
             }
             fleet.id.push(worker.id);
             fleet.role.push(worker.role as u8);
@@ -90,16 +106,17 @@ impl Table {
         Self {
             fleet: Arc::new(select_fleet(&self.fleet, rows)),
             workers: rows.iter().filter_map(|row| self.workers.get(*row as usize).cloned()).collect(),
+            breakers_ignored: self.breakers_ignored,
             scraped: rows.iter().filter_map(|row| self.scraped.get(*row as usize).copied()).collect(),
         }
     }
 
-    /// This table's rows, with workers that `now` no longer has, or that drain by now, marked: rows handed out earlier
-    /// in a request's life stay true while the fleet changes.
-    pub fn marked_against(&self, now: &Self) -> Self {
+    /// This table's rows, with workers marked that `now` no longer has, that drain by now, or that this request must
+    /// not use: rows handed out earlier in a request's life stay true while the fleet changes.
+    pub fn marked_against(&self, now: &Self, usable: impl Fn(u64) -> bool) -> Self {
         let mut fleet = (*self.fleet).clone();
-        mark_against(&mut fleet, &now.fleet);
-        Self { fleet: Arc::new(fleet), workers: self.workers.clone(), scraped: self.scraped.clone() }
+        mark_against(&mut fleet, &now.fleet, usable);
+        Self { fleet: Arc::new(fleet), ..self.clone() }
     }
 }
 

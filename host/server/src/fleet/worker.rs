@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::facts::{Role, ability};
 use sluice_core::health::Health;
 use sluice_core::load::{Scraped, Share};
@@ -96,6 +97,8 @@ pub struct Seen {
     pub pull_overhead_ms: SmoothedRatio,
     /// Failures over legs.
     pub failures: SmoothedRatio,
+    /// Whether it is spared for a while.
+    pub breaker: Breaker,
 }
 
 /// Prefill work over which its rate is smoothed, in milliseconds of it.
@@ -159,6 +162,7 @@ impl Default for Seen {
             link_mb_per_s: SmoothedRatio::over(LINK_WINDOW_US),
             pull_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
             failures: SmoothedRatio::over(FAILURE_WINDOW_LEGS),
+            breaker: Breaker::after(WORKER_FAILURES_TO_OPEN),
         }
     }
 }

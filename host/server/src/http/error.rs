@@ -17,6 +17,8 @@ pub enum Blame {
     Prefill,
     /// A decode or unified worker.
     Decode,
+    /// The move of KV blocks from prefill to decode.
+    Transfer,
     /// This host: full, draining, or without a worker.
     Host,
 }
@@ -29,6 +31,7 @@ impl Blame {
             Self::Policy => "policy",
             Self::Prefill => "prefill",
             Self::Decode => "decode",
+            Self::Transfer => "transfer",
             Self::Host => "host",
         }
     }
@@ -37,7 +40,7 @@ impl Blame {
         match self {
             Self::Client => "invalid_request_error",
             Self::Policy => "policy_error",
-            Self::Prefill | Self::Decode => "upstream_error",
+            Self::Prefill | Self::Decode | Self::Transfer => "upstream_error",
             Self::Host => "server_error",
         }
     }

@@ -7,11 +7,17 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
 use sluice_core::facts::Finish;
+use sluice_core::failure::Failure;
 
+use super::attempt::Failed;
 use super::call::Call;
+use super::deadline::Deadline;
+use super::refusal::{refusal, status_in_error, told};
 use super::relay::Relay;
+use super::stream_start::{self, Unopened};
 use super::turn::{AnswerEnd, Record, Turn};
-use super::{DECISION_HEADER, Failed, dispatch};
+use super::{DECISION_HEADER, dispatch};
+use crate::fleet::Leg;
 use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
 use crate::http::members::Members;
@@ -19,27 +25,32 @@ use crate::http::sse::ENGINE_INTERNAL;
 use crate::telemetry::labels::Phase;
 use crate::upstream::UpstreamBody;
 
-/// Passes the decode leg's answer on. Its status is known here, before anything went to the client.
+/// Passes the decode leg's answer on. Its status is known here, and a stream's first words, before anything went to
+/// the client.
 pub(super) async fn relay(
     call: &Call<'_>,
-    turn: Turn,
+    mut turn: Turn,
     response: Response<UpstreamBody>,
+    deadline: &Deadline,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
-    let worker = &turn.booking.worker().clone();
     turn.phase(Phase::DecodeHead, call.app.clock.elapsed().saturating_sub(turn.dispatched));
     let (head, body) = response.into_parts();
     if !head.status.is_success() {
-        let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
-        return Err(dispatch::refusal(worker, Blame::Decode, &head, &bytes));
+        let bytes = dispatch::read(&mut turn.leg, Blame::Decode, body, deadline).await?;
+        return Err(refusal(&mut turn.leg, Blame::Decode, &head, &bytes));
     }
-    let decision = call.decision_header(&turn.decision, &turn.prefill.name, &worker.name);
+    let decision = call.decision_header(&turn.decision, &turn.prefill.name, &turn.leg.worker().name);
     let mut response = if is_event_stream(&head.headers) {
-        stream(Relay::new(body, turn, record.hand_over(), call.deadline))
+        let opened = match stream_start::open(body, deadline.at).await {
+            Ok(opened) => opened,
+            Err(unopened) => return Err(did_not_begin(&mut turn.leg, unopened, deadline)),
+        };
+        stream(Relay::new(opened, turn, record.hand_over(), call.deadline))
     } else {
-        let bytes = dispatch::read(call, worker, Blame::Decode, body).await?;
-        let (bytes, end) =
-            finish_whole(bytes).map_err(|what| dispatch::no_answer(worker, Blame::Decode, what))?;
+        let bytes = dispatch::read(&mut turn.leg, Blame::Decode, body, deadline).await?;
+        let (bytes, end) = finish_whole(bytes)
+            .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
         turn.finish(end, record);
         let mut response = json_response(StatusCode::OK, Bytes::new());
         *response.body_mut() = whole_with_place(bytes, record.take_place());
@@ -49,6 +60,31 @@ pub(super) async fn relay(
         response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), decision);
     }
     Ok(response)
+}
+
+fn did_not_begin(leg: &mut Leg, unopened: Unopened, deadline: &Deadline) -> Failed {
+    let blame = Blame::Decode;
+    match unopened {
+        Unopened::Late => dispatch::late(leg, blame, deadline),
+        Unopened::Broken => {
+            let message =
+                format!("decode worker {:?} broke its stream off before any word", leg.worker().name);
+            dispatch::fail(leg, blame, Failure::BrokeOff, "worker_broke_off", message)
+        }
+        Unopened::Empty => {
+            dispatch::no_answer(leg, blame, Failure::NoAnswer, "ended its stream before any word")
+        }
+        Unopened::TooLong => {
+            dispatch::no_answer(leg, blame, Failure::NoAnswer, "with an event that is too long")
+        }
+        Unopened::Error(payload) => {
+            let status = status_in_error(&payload).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            let error = told(leg.worker(), blame, status, &payload);
+            let failure = if status.is_client_error() { Failure::Refused } else { Failure::ErrorInAnswer };
+            leg.failed(failure, &error.message);
+            Failed { failure, worker: Some(leg.worker().id), error }
+        }
+    }
 }
 
 fn stream(relay: Relay) -> Response<ResponseBody> {
@@ -71,19 +107,19 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 }
 
 /// The members of a whole answer. One that is none must not pass for one: the error says what it is instead.
-pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, &'static str> {
-    let members = Members::parse(bytes).map_err(|_| "with no JSON object in it")?;
-    if members.get("choices").is_none() {
-        return Err("with no choices in it");
-    }
+pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static str)> {
+    let members = Members::parse(bytes).map_err(|_| (Failure::NoAnswer, "with no JSON object in it"))?;
     if failed(&members) {
-        return Err("with an error in it");
+        return Err((Failure::ErrorInAnswer, "with an error in it"));
+    }
+    if members.get("choices").is_none() {
+        return Err((Failure::NoAnswer, "with no choices in it"));
     }
     Ok(members)
 }
 
 /// Takes engine-internal members out of a whole answer and reads what its end tells.
-fn finish_whole(bytes: Bytes) -> Result<(Bytes, AnswerEnd), &'static str> {
+fn finish_whole(bytes: Bytes) -> Result<(Bytes, AnswerEnd), (Failure, &'static str)> {
     let members = members(&bytes)?;
     let end = answer_end(&members);
     if ENGINE_INTERNAL.iter().any(|name| members.has(name)) {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sluice_core::facts::Row;
-use sluice_core::session::{Session, SessionKey};
+use sluice_core::session::{PromptMark, Session, SessionKey};
 use sluice_core::table::rows_without;
 use sluice_policy::Generation;
 use tokio::time::Instant;
@@ -21,6 +21,7 @@ use crate::http::error::ApiError;
 use crate::identity::tenant;
 use crate::ids::RequestId;
 use crate::request::{ClientRequest, Endpoint};
+use crate::telemetry::labels::Fallback;
 use crate::telemetry::labels::Label;
 
 /// Client headers that engines get: the key, for engines that ask for one, and trace context. No others: some
@@ -47,6 +48,8 @@ pub(super) struct Call<'a> {
     pub tenant: String,
     pub session_key: Option<SessionKey>,
     pub session: Option<Session>,
+    /// Of the prompt, for the session; of no use without one.
+    pub mark: PromptMark,
     /// Whether the prompt goes on where the session's last one ended.
     pub continues_session: bool,
     /// The policy set of the whole request, late hooks included.
@@ -82,6 +85,7 @@ impl<'a> Call<'a> {
         });
         let session = session_key.as_ref().and_then(|key| app.sessions.get(key, millis(arrival.at)));
         let text = request.prompt_text();
+        let mark = session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default();
         let continues_session = session.as_ref().is_some_and(|session| session.is_continued_by(text));
         Ok(Self {
             generation: app.policies.generation(),
@@ -98,6 +102,7 @@ impl<'a> Call<'a> {
             tenant,
             session_key,
             session,
+            mark,
             continues_session,
         })
     }
@@ -121,11 +126,22 @@ impl<'a> Call<'a> {
             );
             return Err(ApiError::no_worker_up(message));
         }
+        if table.breakers_ignored {
+            self.tell_breakers_ignored();
+        }
         if !failed.is_empty() {
             let rows = rows_without(&table.fleet, failed);
             table = cut_down(table, &rows);
         }
         Ok(table)
+    }
+
+    fn tell_breakers_ignored(&self) {
+        let pool = &self.pool;
+        pool.metrics.fallback(Fallback::BreakersIgnored);
+        self.app.telemetry.warn_once(&format!("breakers {}", pool.config.name), || {
+            format!("all workers of a role of pool {:?} fail: they are tried all the same", pool.config.name)
+        });
     }
 
     /// Headers of a leg.

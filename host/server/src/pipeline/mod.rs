@@ -1,12 +1,17 @@
 //! The life of a request. [`serve`] and `run` read like the list in ARCHITECTURE.md; each step is a file.
 
 mod answer;
+mod attempt;
 mod call;
+mod deadline;
 mod decide;
 mod dispatch;
 mod facts;
+mod prefill;
 mod pull;
+mod refusal;
 pub mod relay;
+mod stream_start;
 mod turn;
 mod unified;
 
@@ -23,13 +28,17 @@ use crate::http::body::{self, ReadError, ResponseBody};
 use crate::http::error::{ApiError, Blame};
 use crate::ids::RequestId;
 use crate::request::Endpoint;
-use crate::telemetry::labels::Retry;
+use crate::telemetry::labels::{Fallback, Retry};
+use attempt::Attempt;
 use call::{Arrival, Call};
 use turn::Record;
 
-/// Attempts at one request, the first included. Only failures before the first byte to the client are tried
-/// again; a second worker that fails is rare, a third in a row means that the fleet is gone.
-pub const ATTEMPTS_AT_MOST: u32 = 3;
+/// Attempts at one request, the first included. Only failures before the first byte to the client are tried again.
+/// When half of a fleet dies at once, an attempt may meet one dead worker after the other until all are known.
+pub const ATTEMPTS_AT_MOST: u32 = 4;
+
+/// Decisions for a pair that is avoided, until one is tried all the same.
+const AVOIDED_PAIRS_MET_AT_MOST: usize = 4;
 
 /// Header by which a client asks what was decided, and in which it is told.
 pub const DECISION_HEADER: &str = "x-sluice-decision";
@@ -43,21 +52,6 @@ const BODY_ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// When a client turned away for want of a place should come back.
 const RETRY_AFTER_BUSY_MS: u32 = 1_000;
-
-/// An attempt that failed.
-enum Failed {
-    /// The client is told.
-    Final(ApiError),
-    /// Another attempt may do better; the client is told when there is none left.
-    Retry {
-        /// Label in metrics.
-        reason: Retry,
-        /// Who failed, by id: the next attempt goes elsewhere if it can.
-        worker: Option<u64>,
-        /// What the client is told then.
-        error: ApiError,
-    },
-}
 
 /// Serves one generation request. Every path out is a response in OpenAI's shape.
 pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming>) -> Response<ResponseBody> {
@@ -93,36 +87,64 @@ async fn run(
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let call = &Call::read(app, endpoint, headers, &bytes, &arrival)?;
     record.pool(&call.pool.metrics);
-    let mut attempt = 0;
-    let mut failed = Vec::new();
+    let mut number = 0;
+    let mut unwanted = Unwanted::default();
     loop {
         // 3. One picture of the fleet and of this request.
-        let table = call.table(&failed)?;
-        let facts = facts::gather(call, &table, attempt);
+        let table = call.table(&unwanted.workers)?;
+        let facts = facts::gather(call, &table, number);
         // 4. and 5. One policy generation for the whole request decides; the answer is checked.
         let decision = decide::decide(call, &facts)?;
         record.decided(&decision.metrics);
+        let attempt = Attempt { call, number, table, facts, decision };
+        if unwanted.has_avoided_pair_of(&attempt) {
+            continue;
+        }
         // 6. Do it.
-        let outcome = match decision.route.placement {
-            Placement::Unified(row) => {
-                unified::run(call, &table, facts, decision, row, attempt, record).await
-            }
-            Placement::Disaggregated(plan) => {
-                pull::run(call, &table, facts, decision, plan, attempt, record).await
-            }
+        let outcome = match attempt.decision.route.placement {
+            Placement::Unified(row) => unified::run(attempt, row, record).await,
+            Placement::Disaggregated(plan) => pull::run(attempt, plan, record).await,
         };
         // 7. happens where the answer ends: see `turn`.
-        let (reason, worker, error) = match outcome {
+        let failed = match outcome {
             Ok(response) => return Ok(response),
-            Err(Failed::Final(error)) => return Err(error),
-            Err(Failed::Retry { reason, worker, error }) => (reason, worker, error),
+            Err(failed) => failed,
         };
-        failed.extend(worker);
-        attempt += 1;
-        if attempt == ATTEMPTS_AT_MOST {
-            return Err(error);
+        number += 1;
+        if number == ATTEMPTS_AT_MOST || !failed.failure.is_retryable() || Instant::now() >= call.deadline {
+            return Err(failed.error);
         }
-        call.pool.metrics.retry(reason);
+        if !call.pool.may_retry() {
+            call.pool.metrics.fallback(Fallback::RetryBudgetSpent);
+            return Err(failed.error);
+        }
+        call.pool.metrics.retry(Retry::After(failed.failure));
+        unwanted.workers.extend(failed.worker);
+    }
+}
+
+/// Workers that this request would rather not meet again.
+#[derive(Default)]
+struct Unwanted {
+    /// By id: those that failed it, and those of pairs that are avoided.
+    workers: Vec<u64>,
+    pairs_met: usize,
+}
+
+impl Unwanted {
+    /// Whether the decided pair is one that is avoided, so that it should be decided again without its decode worker,
+    /// and then without its prefill worker. When none is left the last is tried all the same.
+    fn has_avoided_pair_of(&mut self, attempt: &Attempt<'_, '_>) -> bool {
+        let Some((prefill, decode)) = attempt.avoided_pair() else { return false };
+        let metrics = &attempt.call.pool.metrics;
+        if self.pairs_met == AVOIDED_PAIRS_MET_AT_MOST {
+            metrics.fallback(Fallback::PairBreakerIgnored);
+            return false;
+        }
+        metrics.fallback(Fallback::PairAvoided);
+        self.workers.push(if self.pairs_met.is_multiple_of(2) { decode } else { prefill });
+        self.pairs_met += 1;
+        true
     }
 }
 
@@ -162,15 +184,4 @@ fn busy(app: &App) -> ApiError {
         format!("{limit} requests are in flight, as many as server.max_in_flight allows; try again shortly"),
     )
     .retry_after(RETRY_AFTER_BUSY_MS)
-}
-
-/// The worker behind a row. The row was checked against this very table, so this fails only by our own fault.
-fn worker_at(
-    table: &crate::fleet::Table,
-    row: sluice_core::facts::Row,
-) -> Result<Arc<crate::fleet::Worker>, Failed> {
-    table.workers.get(row as usize).cloned().ok_or_else(|| {
-        let message = format!("row {row} is not in a table of {} workers", table.workers.len());
-        Failed::Final(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, Blame::Host, "internal", message))
-    })
 }

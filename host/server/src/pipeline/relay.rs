@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
-use memchr::memmem::Finder;
+use sluice_core::failure::Failure;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::answer::{answer_end, failed};
+use super::answer::answer_end;
+use super::stream_start::{Opened, is_done, tells_failure};
 use super::turn::{AnswerEnd, Record, Turn};
 use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
-use crate::telemetry::labels::LegFailure;
 use crate::upstream::UpstreamBody;
 
 /// How long an engine may take to end its stream after `[DONE]`. Past it the answer is over all the same, and the
@@ -35,7 +35,13 @@ pub struct Relay(Option<Box<Running>>);
 struct Running {
     upstream: UpstreamBody,
     splitter: Splitter,
-    deadline: Pin<Box<Sleep>>,
+    /// Of what came before the client was answered.
+    held_back: Vec<Bytes>,
+    /// The request's own end, or the end of the engine's silence, whichever comes first.
+    alarm: Pin<Box<Sleep>>,
+    deadline: Instant,
+    silence_at_most: Duration,
+    last_event: Instant,
     last: VecDeque<Bytes>,
     done_seen: bool,
     error_seen: bool,
@@ -48,22 +54,30 @@ struct Running {
 enum Cut {
     Broken,
     TimedOut,
+    Silent,
     TooLong,
-    Empty,
 }
 
 impl Relay {
-    pub(super) fn new(upstream: UpstreamBody, turn: Turn, record: Record, deadline: Instant) -> Self {
-        Self(Some(Box::new(Running {
-            upstream,
-            splitter: Splitter::default(),
-            deadline: Box::pin(sleep_until(deadline)),
+    pub(super) fn new(opened: Opened, turn: Turn, record: Record, deadline: Instant) -> Self {
+        let silence_at_most = Duration::from_millis(turn.app.config.server.stream_silence_ms);
+        let now = Instant::now();
+        let mut running = Running {
+            upstream: opened.body,
+            splitter: opened.splitter,
+            held_back: opened.events,
+            alarm: Box::pin(sleep_until(deadline.min(now + silence_at_most))),
+            deadline,
+            silence_at_most,
+            last_event: now,
             last: VecDeque::with_capacity(LAST_EVENTS_KEPT + 1),
             done_seen: false,
             error_seen: false,
             turn,
             record,
-        })))
+        };
+        running.turn.first_token();
+        Self(Some(Box::new(running)))
     }
 }
 
@@ -77,12 +91,17 @@ impl Body for Relay {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
             let Some(running) = &mut self.0 else { return Poll::Ready(None) };
-            if running.deadline.as_mut().poll(context).is_ready() {
-                let whole = running.done_seen;
-                return Poll::Ready(if whole { self.end() } else { self.cut(Cut::TimedOut) });
+            if !running.held_back.is_empty() {
+                let events = std::mem::take(&mut running.held_back);
+                return Poll::Ready(Some(Ok(Frame::data(running.pass(events)))));
             }
             let frame = match Pin::new(&mut running.upstream).poll_frame(context) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match running.poll_alarm(context) {
+                    Poll::Pending => return Poll::Pending,
+                    // Only its connection was waited for.
+                    Poll::Ready(_) if running.done_seen => return Poll::Ready(self.end()),
+                    Poll::Ready(cut) => return Poll::Ready(self.cut(cut)),
+                },
                 Poll::Ready(None) => return Poll::Ready(self.end()),
                 // After `[DONE]` the answer is whole, whatever becomes of the connection.
                 Poll::Ready(Some(Err(_))) if running.done_seen => return Poll::Ready(self.end()),
@@ -94,10 +113,8 @@ impl Body for Relay {
                 continue;
             }
             let Ok(events) = running.splitter.push(chunk) else { return Poll::Ready(self.cut(Cut::TooLong)) };
-            if running.last.is_empty() && events.first().is_some_and(|event| is_done(event)) {
-                return Poll::Ready(self.cut(Cut::Empty));
-            }
             if !events.is_empty() {
+                running.last_event = Instant::now();
                 return Poll::Ready(Some(Ok(Frame::data(running.pass(events)))));
             }
         }
@@ -105,10 +122,23 @@ impl Body for Relay {
 }
 
 impl Running {
-    fn pass(&mut self, events: Vec<Bytes>) -> Bytes {
-        if self.last.is_empty() {
-            self.turn.first_token();
+    /// Ready when the stream is to be ended. The alarm is set anew only when it rings, not with each event.
+    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<Cut> {
+        while self.alarm.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            let silent_at = self.last_event + self.silence_at_most;
+            if self.done_seen || now >= self.deadline {
+                return Poll::Ready(Cut::TimedOut);
+            }
+            if now >= silent_at {
+                return Poll::Ready(Cut::Silent);
+            }
+            self.alarm.as_mut().reset(self.deadline.min(silent_at));
         }
+        Poll::Pending
+    }
+
+    fn pass(&mut self, events: Vec<Bytes>) -> Bytes {
         self.turn.generated(events.len() as u32);
         let mut out = Vec::with_capacity(events.len());
         for event in events {
@@ -116,7 +146,7 @@ impl Running {
             if is_done(&event) {
                 self.done_seen = true;
                 // The rest is waited for only so that the connection can be used again.
-                self.deadline.as_mut().reset(Instant::now() + END_AFTER_DONE);
+                self.alarm.as_mut().reset(Instant::now() + END_AFTER_DONE);
             } else {
                 self.error_seen |= tells_failure(&event);
                 self.last.push_back(event.clone());
@@ -147,20 +177,6 @@ impl Running {
     }
 }
 
-fn is_done(event: &[u8]) -> bool {
-    sse::payload(event) == Some(b"[DONE]")
-}
-
-/// Whether a chunk says that the engine failed. The text is looked for first: most chunks are not parsed.
-fn tells_failure(event: &[u8]) -> bool {
-    thread_local! {
-        static FINDER: Finder<'static> = Finder::new("error");
-    }
-    let lines = || event.split(|byte| *byte == b'\n').filter_map(sse::data);
-    FINDER.with(|finder| finder.find(event).is_some())
-        && lines().filter_map(|payload| Members::parse(payload).ok()).any(|members| failed(&members))
-}
-
 impl Relay {
     /// The engine's stream is over. Whole only if it said so.
     fn end(&mut self) -> Option<Result<Frame<Bytes>, Infallible>> {
@@ -170,7 +186,8 @@ impl Relay {
         }
         let mut running = *self.0.take()?;
         if running.error_seen {
-            running.turn.break_off(LegFailure::ErrorEvent, &mut running.record);
+            let why = "it sent an error event";
+            running.turn.break_off(Failure::ErrorInAnswer, why, &mut running.record);
             return None;
         }
         let end = running.answer_end();
@@ -182,37 +199,21 @@ impl Relay {
     fn cut(&mut self, cut: Cut) -> Option<Result<Frame<Bytes>, Infallible>> {
         let mut running = *self.0.take()?;
         let worker = running.turn.booking.worker().name.clone();
-        let (kind, code, what) = match cut {
-            Cut::Broken => (LegFailure::Broken, "stream_broken", "broke the stream off"),
+        let (failure, code, what) = match cut {
+            Cut::Broken => (Failure::BrokeOff, "stream_broken", "broke the stream off"),
             Cut::TimedOut => {
-                (LegFailure::Timeout, "timeout", "did not end its stream within server.request_timeout_ms")
+                (Failure::OutOfTime, "timeout", "did not end its stream within server.request_timeout_ms")
             }
-            Cut::Empty => (LegFailure::NoAnswer, "stream_empty", "ended its stream before any chunk"),
-            Cut::TooLong => (LegFailure::Garbage, "stream_garbage", "sent an event that is too long"),
+            Cut::Silent => (
+                Failure::Late,
+                "stream_silent",
+                "sent nothing for as long as server.stream_silence_ms allows",
+            ),
+            Cut::TooLong => (Failure::TooLong, "stream_garbage", "sent an event that is too long"),
         };
         let message = format!("decode worker {worker:?} {what}; the answer is incomplete");
+        running.turn.break_off(failure, &message, &mut running.record);
         let error = ApiError::new(hyper::StatusCode::BAD_GATEWAY, Blame::Decode, code, message);
-        running.turn.break_off(kind, &mut running.record);
         Some(Ok(Frame::data(Bytes::from(format!("data: {}\n\n", error.json())))))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_are_found_however_they_are_spelled() {
-        for (event, expected) in [
-            ("data: {\"error\": {\"message\": \"x\"}}\n\n", true),
-            ("data:{ \"error\":{\"message\":\"x\"}}\n\n", true),
-            ("event: error\ndata: {\"error\":{}}\n\n", true),
-            ("data: {\"object\":\"error\",\"message\":\"x\"}\n\n", true),
-            ("data: {\"choices\":[{\"finish_reason\":\"error\"}]}\n\n", true),
-            ("data: {\"choices\":[{\"text\":\"an error\",\"finish_reason\":null}]}\n\n", false),
-            ("data: {\"error\":null,\"choices\":[]}\n\n", false),
-        ] {
-            assert_eq!(tells_failure(event.as_bytes()), expected, "{event}");
-        }
     }
 }

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
+use sluice_core::failure::Failure;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
 use sluice_core::verdict::Retention;
 
-use super::call::Call;
+use super::attempt::Attempt;
 use super::decide::Decision;
 use crate::app::{App, Place};
 use crate::clock::millis;
-use crate::fleet::{Booking, HandleGuard, Pool, Worker};
+use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::http::error::ApiError;
 use crate::request::Endpoint;
-use crate::telemetry::labels::{LegFailure, Outcome, Phase};
+use crate::telemetry::labels::{Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
@@ -114,6 +115,7 @@ pub(super) struct Turn {
     pub decode: Row,
     pub prefill: Arc<Worker>,
     pub booking: Booking,
+    pub leg: Leg,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
@@ -141,8 +143,8 @@ pub(super) struct AnswerEnd {
 
 impl Turn {
     /// The decode leg was dispatched now.
-    pub fn start(call: &Call<'_>, facts: Facts, decision: Decision, decode: Row, booking: Booking) -> Self {
-        let text = call.request.prompt_text();
+    pub fn start(attempt: Attempt<'_, '_>, decode: Row, booking: Booking, leg: Leg) -> Self {
+        let Attempt { call, facts, decision, .. } = attempt;
         Self {
             app: call.app.clone(),
             pool: call.pool.clone(),
@@ -156,9 +158,10 @@ impl Turn {
             prompt_tokens: None,
             booking,
             dispatched: call.app.clock.elapsed(),
-            mark: call.session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default(),
+            mark: call.mark,
             session_key: call.session_key.clone(),
-            prompt_bytes: text.len(),
+            leg,
+            prompt_bytes: call.request.prompt_text().len(),
             arrived: call.arrived,
             first_token: None,
             generated: 0,
@@ -181,6 +184,7 @@ impl Turn {
         let now = self.app.clock.elapsed();
         self.first_token = Some(now);
         self.booking.prefilled();
+        self.leg.first_byte();
         self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
         let took = now.saturating_sub(self.dispatched);
         self.phase(Phase::DecodeFirstByte, took);
@@ -223,7 +227,7 @@ impl Turn {
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
         self.blocks_read();
         record.set(Outcome::Ok);
-        self.booking.worker().seen().failures.observe(0.0, 1.0);
+        self.leg.went_well();
         let output_tokens = end.output_tokens.unwrap_or(self.generated);
         let prompt_tokens = end.prompt_tokens.or(self.prompt_tokens);
         self.measure_step(output_tokens);
@@ -237,11 +241,9 @@ impl Turn {
     }
 
     /// The answer broke after its first byte: told in the stream, never tried again.
-    pub fn break_off(self, kind: LegFailure, record: &mut Record) {
+    pub fn break_off(mut self, failure: Failure, why: &str, record: &mut Record) {
         record.set(Outcome::DecodeFailed);
-        let worker = self.booking.worker();
-        worker.seen().failures.observe(1.0, 1.0);
-        worker.metrics.leg_failure(kind);
+        self.leg.failed(failure, why);
     }
 
     /// A stream's steps are timed from its first token; a whole answer's from its dispatch, which for a

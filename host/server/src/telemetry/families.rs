@@ -30,6 +30,8 @@ pub(super) struct Requests {
     pub retries: Counters<2>,
     pub transfers: Counters<2>,
     pub coerced: Counters<2>,
+    pub pair_opened: Counters<1>,
+    pub pairs_open: Gauges<1>,
     pub in_flight: Gauge,
     pub sessions: Gauge,
     pub session_evictions: Counter,
@@ -51,6 +53,8 @@ pub(super) struct Policies {
 pub(super) struct Workers {
     pub legs: Counters<3>,
     pub leg_failures: Counters<3>,
+    pub breaker_opened: Counters<2>,
+    pub breaker_open: Gauges<2>,
     pub up: Gauges<3>,
     pub draining: Gauges<2>,
     pub handles: Gauges<2>,
@@ -87,6 +91,9 @@ impl Requests {
             transfers: new.metric("transfers", "Prefill legs by pool and what became of their KV handle"),
             coerced: new
                 .metric("transfer_mode_coerced", "Decisions for a transfer mode that the pool has not"),
+            pair_opened: new
+                .metric("pair_breaker_opened", "Times that a prefill/decode pair was found to fail"),
+            pairs_open: new.metric("pair_breakers_open", "Prefill/decode pairs avoided now"),
             in_flight: new.metric("in_flight_requests", "Requests being served"),
             sessions: new.metric("sessions", "Conversations remembered"),
             session_evictions: new.metric("sessions_evicted", "Conversations that made room for others"),
@@ -114,6 +121,8 @@ impl Workers {
         Self {
             legs: new.metric("legs", "Legs sent, by pool, worker and leg"),
             leg_failures: new.metric("leg_failures", "Legs that failed, by pool, worker and kind"),
+            breaker_opened: new.metric("worker_breaker_opened", "Times that a worker was found to fail"),
+            breaker_open: new.metric("worker_breaker_open", "1 while a worker is spared"),
             up: new.metric("worker_up", "1 while a worker takes work"),
             draining: new.metric("worker_draining", "1 while a worker was told to take no new work"),
             handles: new.metric("worker_handles", "KV handles that a worker keeps blocks for"),

@@ -1,5 +1,7 @@
 //! What counts are kept by. Label values are these names, configured names and policies' names: never a client's words.
 
+use sluice_core::failure::Failure;
+
 use crate::http::error::Blame;
 use crate::request::Endpoint;
 
@@ -50,6 +52,8 @@ labels! {
         PrefillFailed = "prefill_failed",
         /// A decode or unified worker failed it.
         DecodeFailed = "decode_failed",
+        /// KV did not get from prefill to decode.
+        TransferFailed = "transfer_failed",
         /// This host could not serve it.
         HostError = "host_error",
     }
@@ -60,44 +64,6 @@ labels! {
         Prefill = "prefill",
         /// The answer; also the one leg of a unified request.
         Decode = "decode",
-    }
-
-    /// How a leg failed.
-    LegFailure {
-        /// No connection.
-        Connect = "connect",
-        /// The connection broke before the answer was whole.
-        Broken = "broken",
-        /// No answer within the request's time.
-        Timeout = "timeout",
-        /// An answer 5xx.
-        Status5xx = "status_5xx",
-        /// A 200 that is no answer.
-        NoAnswer = "no_answer",
-        /// A stream with an error in it.
-        ErrorEvent = "error_event",
-        /// A stream that is none.
-        Garbage = "garbage",
-        /// This host lacked descriptors, ports or memory.
-        Local = "local",
-    }
-
-    /// Why a leg is sent again, or another attempt is made.
-    Retry {
-        /// An idle connection broke: the same leg once more.
-        Resent = "resent",
-        /// No connection.
-        Connect = "connect",
-        /// The connection broke.
-        Broken = "broken",
-        /// An answer 5xx.
-        Status5xx = "status_5xx",
-        /// A 200 that is no answer.
-        NoAnswer = "no_answer",
-        /// The KV blocks may be gone: prefill again.
-        HandleExpired = "handle_expired",
-        /// Nobody is left to decode.
-        NoDecodeWorker = "no_decode_worker",
     }
 
     /// Why a request is served otherwise than decided.
@@ -112,6 +78,14 @@ labels! {
         UnknownHint = "unknown_hint",
         /// Prefill gave no usable handle: decode computes the prompt.
         TransferMissing = "transfer_missing",
+        /// The decided pair is avoided: decided again without its decode worker.
+        PairAvoided = "pair_avoided",
+        /// All pairs are avoided: one is tried all the same.
+        PairBreakerIgnored = "pair_breaker_ignored",
+        /// All workers of a role are spared: they are tried all the same.
+        BreakersIgnored = "breakers_ignored",
+        /// Retries were spent: the client got the failure.
+        RetryBudgetSpent = "retry_budget_spent",
     }
 
     /// What became of a prefill leg's KV handle.
@@ -128,6 +102,10 @@ labels! {
         Stranded = "stranded",
         /// The client left before decode's answer.
         Abandoned = "abandoned",
+        /// Never sent to decode; its holder was told to free the blocks.
+        Released = "released",
+        /// Never sent to decode, and its holder could not be told: the blocks stay until their lease ends.
+        Unreleased = "unreleased",
     }
 
     /// Who decided.
@@ -176,6 +154,7 @@ impl From<Blame> for Outcome {
             Blame::Policy => Self::Rejected,
             Blame::Prefill => Self::PrefillFailed,
             Blame::Decode => Self::DecodeFailed,
+            Blame::Transfer => Self::TransferFailed,
             Blame::Host => Self::HostError,
         }
     }
@@ -184,6 +163,59 @@ impl From<Blame> for Outcome {
 impl From<Blame> for Leg {
     fn from(blame: Blame) -> Self {
         if blame == Blame::Prefill { Self::Prefill } else { Self::Decode }
+    }
+}
+
+impl Label for Failure {
+    const ALL: &'static [Self] = &Failure::ALL;
+
+    fn name(self) -> &'static str {
+        Self::name(self)
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Why a leg is sent again, or another attempt is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// An idle connection broke: the same leg once more.
+    Resent,
+    /// The attempt before failed so.
+    After(Failure),
+}
+
+impl Label for Retry {
+    const ALL: &'static [Self] = &[
+        Self::Resent,
+        Self::After(Failure::Unreachable),
+        Self::After(Failure::BrokeOff),
+        Self::After(Failure::Late),
+        Self::After(Failure::ServerError),
+        Self::After(Failure::ErrorInAnswer),
+        Self::After(Failure::NoAnswer),
+        Self::After(Failure::TooLong),
+        Self::After(Failure::Refused),
+        Self::After(Failure::HandleExpired),
+        Self::After(Failure::NoDecodeWorker),
+        Self::After(Failure::HostShort),
+        Self::After(Failure::OutOfTime),
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Resent => "resent",
+            Self::After(failure) => failure.name(),
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Resent => 0,
+            Self::After(failure) => 1 + failure as usize,
+        }
     }
 }
 
@@ -215,7 +247,7 @@ mod tests {
     fn labels_are_distinct_and_in_their_places() {
         check::<Outcome>();
         check::<Leg>();
-        check::<LegFailure>();
+        check::<Failure>();
         check::<Retry>();
         check::<Fallback>();
         check::<HandleFate>();

@@ -113,7 +113,9 @@ mod tests {
 
     use super::*;
     use crate::request::Endpoint;
-    use crate::telemetry::labels::{LegFailure, Outcome, Phase, Source};
+    use sluice_core::failure::Failure;
+
+    use crate::telemetry::labels::{Outcome, Phase, Source};
 
     #[test]
     fn the_exposition_names_what_was_counted() {
@@ -125,7 +127,7 @@ mod tests {
         policy.phase(Phase::FirstToken, Duration::from_millis(20));
         metrics.pool("other").policy("adaptive").decision(Source::UseDefault);
         pool.undecided().phase(Phase::Total, Duration::from_millis(1));
-        metrics.worker("llama", "p0", Role::Prefill).leg_failure(LegFailure::Connect);
+        metrics.worker("llama", "p0", Role::Prefill).leg_failure(Failure::Unreachable);
         metrics.policy_fault("adaptive", "route", "trap");
         metrics.sessions(2, 7);
         let text = metrics.encode();

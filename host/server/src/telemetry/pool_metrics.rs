@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::counted::Counted;
@@ -31,6 +32,8 @@ pub struct PoolMetrics {
     retries: Counted<Retry>,
     transfers: Counted<HandleFate>,
     coerced_push: Counter,
+    pair_opened: Counter,
+    pairs_open: Gauge,
     undecided: Arc<PolicyMetrics>,
     /// Those that decided here, few enough to be looked through.
     policies: ArcSwap<Vec<Arc<PolicyMetrics>>>,
@@ -50,6 +53,8 @@ impl PoolMetrics {
             fallbacks: Counted::resolve(&requests.fallbacks, by("reason")),
             retries: Counted::resolve(&requests.retries, by("reason")),
             transfers: Counted::resolve(&requests.transfers, by("handle")),
+            pair_opened: requests.pair_opened.get_or_create_owned(&[("pool", pool.to_owned())]),
+            pairs_open: requests.pairs_open.get_or_create_owned(&[("pool", pool.to_owned())]),
             coerced_push: requests.coerced.get_or_create_owned(&by("mode")("push".to_owned())),
             undecided: Arc::new(PolicyMetrics::resolve(pool, NONE, requests, None)),
             policies: ArcSwap::default(),
@@ -81,6 +86,16 @@ impl PoolMetrics {
     /// A push was asked for, which the pool has not.
     pub fn coerced_push(&self) {
         self.coerced_push.inc();
+    }
+
+    /// A prefill/decode pair's breaker opened.
+    pub fn pair_opened(&self) {
+        self.pair_opened.inc();
+    }
+
+    /// So many pairs' breakers are open.
+    pub fn pairs_open(&self, count: usize) {
+        self.pairs_open.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Those of requests that no policy has decided yet.

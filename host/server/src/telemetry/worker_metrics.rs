@@ -1,23 +1,27 @@
 //! One worker's metrics: handles resolved once.
 
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sluice_core::facts::Role;
+use sluice_core::failure::Failure;
 use sluice_core::health::State;
 
 use super::counted::Counted;
 use super::families::{Figure, Workers};
-use super::labels::{Leg, LegFailure};
+use super::labels::Leg;
 use crate::fleet::status::WorkerStatus;
 
 /// One worker's.
 #[derive(Debug)]
 pub struct WorkerMetrics {
     legs: Counted<Leg>,
-    failures: Counted<LegFailure>,
+    failures: Counted<Failure>,
+    breaker_opened: Counter,
     up: Gauge,
     draining: Gauge,
     handles: Gauge,
     safe_to_stop: Gauge,
+    breaker_open: Gauge,
     requests: Gauge,
     prefill_backlog: Gauge,
     kv_blocks_free: Gauge,
@@ -34,6 +38,8 @@ impl WorkerMetrics {
         Self {
             legs: Counted::resolve(&families.legs, |leg| with("leg", leg)),
             failures: Counted::resolve(&families.leg_failures, |kind| with("kind", kind)),
+            breaker_opened: families.breaker_opened.get_or_create_owned(&labels),
+            breaker_open: families.breaker_open.get_or_create_owned(&labels),
             up: families.up.get_or_create_owned(&with("role", role.name().to_owned())),
             draining: families.draining.get_or_create_owned(&labels),
             handles: families.handles.get_or_create_owned(&labels),
@@ -52,8 +58,13 @@ impl WorkerMetrics {
     }
 
     /// A leg failed.
-    pub fn leg_failure(&self, kind: LegFailure) {
-        self.failures.inc(kind);
+    pub fn leg_failure(&self, failure: Failure) {
+        self.failures.inc(failure);
+    }
+
+    /// Its breaker opened.
+    pub fn breaker_opened(&self) {
+        self.breaker_opened.inc();
     }
 
     /// What is known of the worker now.
@@ -62,6 +73,7 @@ impl WorkerMetrics {
         self.draining.set(worker.draining.into());
         self.handles.set(worker.handles.into());
         self.safe_to_stop.set(worker.safe_to_stop.into());
+        self.breaker_open.set(i64::from(worker.breaker_open));
         self.requests.set(worker.booked.requests.into());
         self.prefill_backlog.set(worker.booked.prefill_tokens.into());
         self.kv_blocks_free.set(worker.kv_blocks_free.into());

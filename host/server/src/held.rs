@@ -1,0 +1,93 @@
+//! KV blocks that a prefill worker holds for a request, while their handle is in this host's hands.
+//!
+//! Each handle meets one end: sent to a decode worker, expired, or given back. What is dropped unsent is given back:
+//! its holder is told to free the blocks (see [`crate::release`]), so that no path out of a request strands them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fleet::{Pool, Worker};
+use crate::handle::Handle;
+use crate::release::Releases;
+use crate::request::Endpoint;
+use crate::telemetry::labels::HandleFate;
+
+/// What is known of held blocks.
+pub struct Blocks {
+    /// Where they are.
+    pub handle: Handle,
+    /// By the clock that does not step; past it they may be another request's.
+    pub good_until: Duration,
+    /// Whose decode workers may fetch them.
+    pub pool: Arc<Pool>,
+    /// Who holds them.
+    pub holder: Arc<Worker>,
+    /// Where the handle is from.
+    pub endpoint: Endpoint,
+}
+
+/// A handle that was not sent yet.
+pub struct Held {
+    blocks: Arc<Blocks>,
+    releases: Releases,
+    /// Whether it is still to be sent or given back.
+    is_in_hand: bool,
+}
+
+/// A handle on its way to a decode worker.
+pub struct Spent {
+    blocks: Arc<Blocks>,
+    releases: Releases,
+    has_left: bool,
+}
+
+impl Held {
+    /// Takes charge of blocks.
+    pub fn new(blocks: Blocks, releases: &Releases) -> Self {
+        Self { blocks: Arc::new(blocks), releases: releases.clone(), is_in_hand: true }
+    }
+
+    /// What it is for.
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    /// Takes it for a decode leg; `None` when it is too late, since a read might find another request's blocks.
+    pub fn spend(mut self, now: Duration) -> Option<Spent> {
+        self.is_in_hand = false;
+        if now >= self.blocks.good_until {
+            self.blocks.pool.metrics.transfer(HandleFate::Expired);
+            return None;
+        }
+        Some(Spent { blocks: self.blocks.clone(), releases: self.releases.clone(), has_left: true })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_in_hand {
+            self.releases.send(self.blocks.clone());
+        }
+    }
+}
+
+impl Spent {
+    /// The JSON to send.
+    pub fn json(&self) -> &str {
+        self.blocks.handle.json()
+    }
+
+    /// It was not sent after all, since no connection came about: it is in hand again.
+    pub fn never_left(mut self) -> Held {
+        self.has_left = false;
+        Held { blocks: self.blocks.clone(), releases: self.releases.clone(), is_in_hand: true }
+    }
+}
+
+impl Drop for Spent {
+    fn drop(&mut self) {
+        if self.has_left {
+            self.blocks.pool.metrics.transfer(HandleFate::Dispatched);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! One attempt at a request: what was decided for it, on which picture of the fleet.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use sluice_core::facts::{Facts, Row};
+use sluice_core::failure::Failure;
+use sluice_core::load::Share;
+use sluice_core::verdict::{DecodeChoice, Placement};
+
+use super::call::Call;
+use super::decide::Decision;
+use crate::fleet::{Booking, Table, Worker};
+use crate::http::error::{ApiError, Blame};
+
+/// An attempt.
+pub(super) struct Attempt<'c, 'b> {
+    pub call: &'c Call<'b>,
+    /// 0 for the first.
+    pub number: u32,
+    pub table: Arc<Table>,
+    pub facts: Facts,
+    pub decision: Decision,
+}
+
+/// An attempt that came to nothing, before the client's first byte.
+pub(super) struct Failed {
+    pub failure: Failure,
+    /// Who failed, by id: the next attempt goes elsewhere if it can.
+    pub worker: Option<u64>,
+    /// What the client is told when no attempt is left.
+    pub error: ApiError,
+}
+
+impl Attempt<'_, '_> {
+    /// The worker behind a row. The row was checked against this very table, so this fails only by our own fault.
+    pub fn worker(&self, row: Row) -> Result<Arc<Worker>, Failed> {
+        self.table.workers.get(row as usize).cloned().ok_or_else(|| {
+            let message = format!("row {row} is not in a table of {} workers", self.table.workers.len());
+            let error = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, Blame::Host, "internal", message);
+            // Not for another attempt: it would do the same.
+            Failed { failure: Failure::HostShort, worker: None, error }
+        })
+    }
+
+    /// Leading tokens of the prompt that a worker is believed to have.
+    pub fn cached_tokens(&self, row: Row) -> u32 {
+        self.facts.cached_tokens.get(row as usize).copied().unwrap_or(0)
+    }
+
+    /// Books the decode leg's load.
+    pub fn book_decode(&self, row: Row) -> Result<Booking, Failed> {
+        let request = &self.facts.request;
+        let share = Share::decode(request.prompt_tokens, request.max_output_tokens, self.facts.block_tokens);
+        Ok(Booking::new(self.worker(row)?, share))
+    }
+
+    /// The prefill and the decode worker that were decided, if both are known now and transfers between them are
+    /// avoided.
+    pub fn avoided_pair(&self) -> Option<(u64, u64)> {
+        let Placement::Disaggregated(plan) = self.decision.route.placement else { return None };
+        let DecodeChoice::Now(decode) = plan.decode else { return None };
+        let id = |row: Row| self.table.workers.get(row as usize).map(|worker| worker.id);
+        let pair = (id(plan.prefill)?, id(decode)?);
+        let pool = &self.call.pool;
+        (!pool.pairs.passes(pair, pool.now_ms())).then_some(pair)
+    }
+}

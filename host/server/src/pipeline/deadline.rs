@@ -1,0 +1,65 @@
+//! How long a leg is waited for. A leg that is late is given up while the request still has time for another.
+
+use std::time::Duration;
+
+use sluice_core::failure::Failure;
+use tokio::time::Instant;
+
+use super::call::Call;
+
+/// A token slower than this is as good as none: whole answers, whose first byte comes with their last, are given up
+/// when even at this pace they should be there. Five tokens a second is slower than people read.
+const SLOWEST_TOKEN: Duration = Duration::from_millis(200);
+
+/// When a leg is given up, and by which limit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    pub at: Instant,
+    /// As people set it.
+    key: &'static str,
+    limit_ms: u128,
+    /// What passing it is.
+    pub failure: Failure,
+}
+
+impl Deadline {
+    /// Prefill legs: until their answer.
+    pub fn prefill(call: &Call<'_>) -> Self {
+        let limit = Duration::from_millis(call.pool.config.prefill_timeout_ms);
+        Self::within(call, limit, "prefill_timeout_ms")
+    }
+
+    /// Decode legs whose prompt was prefilled elsewhere: until a stream's first event, or until a whole answer.
+    pub fn decode(call: &Call<'_>) -> Self {
+        let limit = Duration::from_millis(call.pool.config.decode_first_byte_ms);
+        Self::within(call, limit + answer_time(call), "decode_first_byte_ms")
+    }
+
+    /// Legs that prefill and decode.
+    pub fn unified(call: &Call<'_>) -> Self {
+        let limit = Duration::from_millis(call.pool.config.prefill_timeout_ms);
+        Self::within(call, limit + answer_time(call), "prefill_timeout_ms")
+    }
+
+    fn within(call: &Call<'_>, limit: Duration, key: &'static str) -> Self {
+        let at = Instant::now() + limit;
+        if at < call.deadline {
+            return Self { at, key, limit_ms: limit.as_millis(), failure: Failure::Late };
+        }
+        let limit_ms = u128::from(call.app.config.server.request_timeout_ms);
+        Self { at: call.deadline, key: "server.request_timeout_ms", limit_ms, failure: Failure::OutOfTime }
+    }
+
+    /// For messages.
+    pub fn words(&self) -> String {
+        format!("within {} ms ({})", self.limit_ms, self.key)
+    }
+}
+
+/// What a whole answer may take after its first token; a stream's events are waited for one by one.
+fn answer_time(call: &Call<'_>) -> Duration {
+    if call.request.streams {
+        return Duration::ZERO;
+    }
+    SLOWEST_TOKEN.saturating_mul(call.request.max_output_tokens)
+}

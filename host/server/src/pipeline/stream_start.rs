@@ -1,0 +1,164 @@
+//! The start of an engine's stream. Nothing goes to the client before the engine has shown that it can answer: a
+//! failure until then, such as KV blocks that could not be fetched, is answered by another attempt.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use memchr::memmem::Finder;
+use serde::Deserialize;
+use tokio::time::{Instant, timeout_at};
+
+use super::answer::failed;
+use crate::http::members::Members;
+use crate::http::sse::{self, Splitter};
+use crate::upstream::UpstreamBody;
+
+/// Events held back while none has content. vLLM opens a chat with one.
+const HELD_BACK_AT_MOST: usize = 16;
+
+/// A stream that began well.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub body: UpstreamBody,
+    pub splitter: Splitter,
+    /// What came until now, not passed on yet.
+    pub events: Vec<Bytes>,
+}
+
+/// Why a stream did not begin.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unopened {
+    Late,
+    Broken,
+    /// `[DONE]` before any content.
+    Empty,
+    TooLong,
+    /// The engine says that it failed.
+    Error(Bytes),
+}
+
+/// Reads until the first event that is part of an answer.
+pub(super) async fn open(mut body: UpstreamBody, until: Instant) -> Result<Opened, Unopened> {
+    let (mut splitter, mut events) = (Splitter::default(), Vec::new());
+    loop {
+        let frame = match timeout_at(until, body.frame()).await {
+            Err(_) => return Err(Unopened::Late),
+            Ok(None | Some(Err(_))) => return Err(Unopened::Broken),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(chunk) = frame.into_data() else { continue };
+        let new = splitter.push(chunk).map_err(|_| Unopened::TooLong)?;
+        let begins = begins(&new)?;
+        events.extend(new);
+        if begins || events.len() > HELD_BACK_AT_MOST {
+            return Ok(Opened { body, splitter, events });
+        }
+    }
+}
+
+/// Whether an answer begins in these events.
+fn begins(events: &[Bytes]) -> Result<bool, Unopened> {
+    for event in events {
+        if is_done(event) {
+            return Err(Unopened::Empty);
+        }
+        if tells_failure(event) {
+            let payload = sse::payload(event).unwrap_or_default();
+            return Err(Unopened::Error(Bytes::copy_from_slice(payload)));
+        }
+        if !is_opening(event) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn is_done(event: &[u8]) -> bool {
+    sse::payload(event) == Some(b"[DONE]")
+}
+
+/// Whether a chunk says that the engine failed. The text is looked for first: most chunks are not parsed.
+pub(super) fn tells_failure(event: &[u8]) -> bool {
+    thread_local! {
+        static FINDER: Finder<'static> = Finder::new("error");
+    }
+    let lines = || event.split(|byte| *byte == b'\n').filter_map(sse::data);
+    FINDER.with(|finder| finder.find(event).is_some())
+        && lines().filter_map(|payload| Members::parse(payload).ok()).any(|members| failed(&members))
+}
+
+/// Whether an event is none of the answer: a comment, or the chunk that opens a chat with the assistant's role and
+/// no words, which vLLM sends before it knows whether there will be any.
+fn is_opening(event: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Choice<'a> {
+        #[serde(borrow)]
+        delta: Option<Delta<'a>>,
+        #[serde(borrow, default)]
+        finish_reason: Option<Cow<'a, str>>,
+    }
+    #[derive(Deserialize)]
+    struct Delta<'a> {
+        #[serde(borrow, default)]
+        role: Option<Cow<'a, str>>,
+        #[serde(borrow, default)]
+        content: Option<Cow<'a, str>>,
+    }
+    let Some(payload) = sse::payload(event) else { return true };
+    let Ok(members) = Members::parse(payload) else { return false };
+    let Ok(Some(choices)) = members.read::<Vec<Choice<'_>>>("choices") else { return false };
+    choices.iter().any(|choice| choice.delta.is_some())
+        && choices.iter().all(|choice| {
+            let has_role_alone = choice.delta.as_ref().is_some_and(|delta| {
+                delta.role.is_some() && delta.content.as_ref().is_none_or(|text| text.is_empty())
+            });
+            has_role_alone && choice.finish_reason.is_none()
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_found_however_they_are_spelled() {
+        for (event, expected) in [
+            ("data: {\"error\": {\"message\": \"x\"}}\n\n", true),
+            ("data:{ \"error\":{\"message\":\"x\"}}\n\n", true),
+            ("event: error\ndata: {\"error\":{}}\n\n", true),
+            ("data: {\"object\":\"error\",\"message\":\"x\"}\n\n", true),
+            ("data: {\"choices\":[{\"finish_reason\":\"error\"}]}\n\n", true),
+            ("data: {\"choices\":[{\"text\":\"an error\",\"finish_reason\":null}]}\n\n", false),
+            ("data: {\"error\":null,\"choices\":[]}\n\n", false),
+        ] {
+            assert_eq!(tells_failure(event.as_bytes()), expected, "{event}");
+        }
+    }
+
+    #[test]
+    fn an_answer_begins_with_its_first_words() {
+        const ROLE: &str = r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"prompt_token_ids":null}"#;
+        for (payloads, expected) in [
+            (&[ROLE][..], Ok(false)),
+            (&[ROLE, r#"{"choices":[{"delta":{"content":"Hi"},"finish_reason":null}]}"#], Ok(true)),
+            (&[r#"{"choices":[{"delta":{"role":"assistant","content":"Hi"}}]}"#], Ok(true)),
+            (&[r#"{"choices":[{"delta":{"reasoning_content":"Hm"}}]}"#], Ok(true)),
+            (&[ROLE, r#"{"choices":[{"delta":{"content":""},"finish_reason":"stop"}]}"#], Ok(true)),
+            (&[r#"{"choices":[{"text":"","finish_reason":null}]}"#], Ok(true)),
+            (&["[DONE]"], Err(Unopened::Empty)),
+            (&[ROLE, "[DONE]"], Err(Unopened::Empty)),
+            (
+                &[ROLE, r#"{"error":{"code":500}}"#],
+                Err(Unopened::Error(Bytes::from_static(br#"{"error":{"code":500}}"#))),
+            ),
+            (&["what is this"], Ok(true)),
+            (&[], Ok(false)),
+        ] {
+            let events: Vec<_> =
+                payloads.iter().map(|payload| Bytes::from(format!("data: {payload}\n\n"))).collect();
+            assert_eq!(begins(&events), expected, "{payloads:?}");
+        }
+        assert_eq!(begins(&[Bytes::from_static(b": ping\n\n")]), Ok(false));
+    }
+}
