@@ -10,8 +10,8 @@ use sluice_core::health::State;
 
 use super::{Pool, Worker};
 
-/// How long decisions taken before the order may still send work: the look at the fleet, the policy's call and the
-/// booking are one step without a wait, which takes far less even where a policy may use its whole wall bound.
+/// How long decisions begun before the order may still send work: the look at the fleet, the policy's call and the
+/// booking are one step without a wait, ten times shorter even where a policy uses up its default wall bound (100 ms).
 const DECISIONS_END_WITHIN: Duration = Duration::from_millis(1_000);
 
 /// How far a worker's draining is.
