@@ -62,7 +62,7 @@ async fn bad_requests_are_told_what_is_wrong() {
         (Method::POST, completions, &long, (413, None, "request_too_large")),
         (Method::GET, completions, "", (405, None, "method_not_allowed")),
         (Method::POST, "/v1/models", "{}", (405, None, "method_not_allowed")),
-        (Method::POST, "/v1/embeddings", "{}", (404, None, "not_found")),
+        (Method::POST, "/v1/fine_tunes", "{}", (404, None, "not_found")),
     ];
     for (method, path, body, expect) in table {
         let what = format!("{method} {path} {}", &body[..body.len().min(60)]);

@@ -73,12 +73,12 @@ async fn a_request_has_its_time_and_no_more() {
 #[tokio::test]
 async fn a_full_host_turns_requests_away_until_there_is_room() {
     let engine = obedient().await;
-    let host = with_server_lines(&engine, "max_in_flight = 1").await;
+    let host = with_server_lines(&engine, "max_in_flight = 1\nmax_queued = 0").await;
     let mut first = host.client().stream("/v1/completions", &asked("stall", true), &[]).await.unwrap();
     first.next().await.unwrap().expect("its first chunk");
     let second = host.client().post("/v1/completions", &asked("hi", false)).await.unwrap();
     let code = second.json()["error"]["code"].clone();
-    assert_eq!((second.status, code), (429, json!("too_many_in_flight")), "{}", second.text());
+    assert_eq!((second.status, code), (429, json!("overloaded")), "{}", second.text());
     assert_eq!(second.header("retry-after"), Some("1"));
     drop(first);
     until("room for one more", SOON, async || {

@@ -2,17 +2,22 @@
 //! starts its own, on ports that the system chooses.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod admission;
 mod bad_answers;
+mod certificates;
 mod config;
 mod disconnect;
 mod doctor;
 mod drain;
 mod draining;
+mod edges;
 mod errors;
 mod flows;
 mod hold_times;
+mod ipv6;
 mod legs;
 mod limits;
+mod passthrough;
 mod policies;
 mod policy_commands;
 mod policy_faults;
@@ -22,6 +27,9 @@ mod signals;
 mod stale_connections;
 mod streams;
 mod surface;
+mod tenants;
+mod tls;
+mod usage;
 mod workers;
 
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! Deliberately plain: prefill and decode apart where the pool has both, each on the least loaded worker,
 //! early binding, pull. It never holds KV for idle sessions.
 
-use crate::facts::{Facts, Role, Row, ability};
+use crate::facts::{Facts, FleetColumns, LoadColumns, Role, Row, ability};
 use crate::verdict::{DecodeChoice, Disaggregated, Placement, Renewal, Retention, Route, TransferMode};
 
 /// Fetch held KV only if it saves at least this many tokens (vLLM's own default for `kv_recompute_threshold`).
@@ -28,10 +28,13 @@ fn disaggregated(facts: &Facts) -> Option<Placement> {
             .rows(Role::Decode)
             .any(|decode| eligible(&decode) && group(facts, decode) == group(facts, *prefill))
     };
-    let prefill =
-        facts.rows(Role::Prefill).filter(eligible).filter(pairs_up).min_by_key(|row| {
-            (is_failing(facts, *row), prefill_work_tokens(facts, *row), tie(facts, *row))
-        })?;
+    let prefill = facts.rows(Role::Prefill).filter(eligible).filter(pairs_up).min_by_key(|row| {
+        (
+            is_failing(&facts.fleet, *row),
+            prefill_work_tokens(facts, *row),
+            tie(&facts.fleet, facts.seed, *row),
+        )
+    })?;
     let decode = least_loaded_decode(facts, prefill)?;
     Some(Placement::Disaggregated(Disaggregated {
         prefill,
@@ -46,10 +49,10 @@ fn alone(facts: &Facts) -> Option<Placement> {
         .filter(|row| facts.serves_alone(*row) && !facts.can(*row, ability::DRAINING))
         .min_by_key(|row| {
             (
-                is_failing(facts, *row),
-                requests(facts, *row),
+                is_failing(&facts.fleet, *row),
+                requests(&facts.load, *row),
                 prefill_work_tokens(facts, *row),
-                tie(facts, *row),
+                tie(&facts.fleet, facts.seed, *row),
             )
         })
         .map(Placement::Unified)
@@ -71,24 +74,37 @@ pub fn heartbeat() -> Renewal {
 }
 
 fn least_loaded_decode(facts: &Facts, prefill: Row) -> Option<Row> {
-    facts
-        .rows(Role::Decode)
-        .filter(|row| !facts.can(*row, ability::DRAINING) && group(facts, *row) == group(facts, prefill))
-        .min_by_key(|row| (is_failing(facts, *row), requests(facts, *row), tie(facts, *row)))
+    let rows = facts.rows(Role::Decode).filter(|row| group(facts, *row) == group(facts, prefill));
+    fewest_requests(&facts.fleet, &facts.load, facts.seed, rows)
+}
+
+/// The worker with the fewest requests among `rows`, less those that drain. One that fails is the last choice;
+/// ties fall by `seed`.
+pub fn fewest_requests(
+    fleet: &FleetColumns,
+    load: &LoadColumns,
+    seed: u64,
+    rows: impl Iterator<Item = Row>,
+) -> Option<Row> {
+    let drains = |row: &Row| {
+        fleet.abilities.get(*row as usize).is_some_and(|abilities| abilities & ability::DRAINING != 0)
+    };
+    rows.filter(|row| !drains(row))
+        .min_by_key(|row| (is_failing(fleet, *row), requests(load, *row), tie(fleet, seed, *row)))
 }
 
 /// A worker that fails fast always looks idle: it is chosen only when there is no other.
-fn is_failing(facts: &Facts, row: Row) -> bool {
-    facts.fleet.failure_rate.get(row as usize).is_some_and(|rate| *rate > FAILING)
+fn is_failing(fleet: &FleetColumns, row: Row) -> bool {
+    fleet.failure_rate.get(row as usize).is_some_and(|rate| *rate > FAILING)
 }
 
 fn group(facts: &Facts, row: Row) -> Option<u16> {
     facts.fleet.group.get(row as usize).copied()
 }
 
-fn requests(facts: &Facts, row: Row) -> u64 {
+fn requests(load: &LoadColumns, row: Row) -> u64 {
     let at = |column: &[u32]| u64::from(column.get(row as usize).copied().unwrap_or(0));
-    at(&facts.load.running) + at(&facts.load.waiting)
+    at(&load.running) + at(&load.waiting)
 }
 
 fn prefill_work_tokens(facts: &Facts, row: Row) -> u64 {
@@ -98,9 +114,9 @@ fn prefill_work_tokens(facts: &Facts, row: Row) -> u64 {
 }
 
 /// Breaks ties evenly over conversations, and always the same way for one conversation.
-fn tie(facts: &Facts, row: Row) -> u64 {
-    let id = facts.fleet.id.get(row as usize).copied().unwrap_or(0);
-    crate::hash::mix(facts.seed ^ crate::hash::mix(id))
+fn tie(fleet: &FleetColumns, seed: u64, row: Row) -> u64 {
+    let id = fleet.id.get(row as usize).copied().unwrap_or(0);
+    crate::hash::mix(seed ^ crate::hash::mix(id))
 }
 
 #[cfg(test)]

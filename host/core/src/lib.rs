@@ -9,9 +9,11 @@
 //! - [`load`]: what a request weighs on its workers; [`measure`]: smoothed figures; [`health`]: who is up.
 //! - [`kv_proof`]: whether KV really moves between workers, from what a probe showed.
 //! - [`failure`]: what can go wrong, and whether to try again; [`breaker`], [`retry_budget`]: how often.
+//! - [`admission`]: who runs, waits and is shed; [`token_bucket`]: tokens per minute.
 //! - [`session`]: what is remembered between the turns of a conversation.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod breaker;
 pub mod default_policy;
 pub mod facts;
@@ -26,4 +28,5 @@ pub mod retry_budget;
 pub mod session;
 pub mod table;
 pub mod testing;
+pub mod token_bucket;
 pub mod verdict;

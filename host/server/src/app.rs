@@ -1,19 +1,21 @@
 //! All that requests share. Each member has one owner of its changes, named where it is declared.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use sluice_core::admission::Room;
 use sluice_policy::PolicyHost;
 
+use crate::admission::Admission;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Secrets};
 use crate::fleet::Fleet;
 use crate::ids::Ids;
 use crate::release::Releases;
 use crate::sessions::Sessions;
 use crate::telemetry::Telemetry;
-use crate::threads;
+use crate::telemetry::admission::AdmissionMetrics;
+use crate::tenants::Tenants;
 use crate::upstream::Upstream;
 
 /// The host process' state.
@@ -22,6 +24,10 @@ pub struct App {
     pub config: Config,
     /// Changed by probes and bookings.
     pub fleet: Fleet,
+    /// Places among the requests in flight, and the queue for them.
+    pub admission: Arc<Admission>,
+    /// Who may ask. What they have left is changed when requests come and end.
+    pub tenants: Arc<Tenants>,
     /// Changed when turns end.
     pub sessions: Sessions,
     /// Changed by the folder watcher.
@@ -37,52 +43,40 @@ pub struct App {
     /// Request ids.
     pub ids: Ids,
     draining: AtomicBool,
-    in_flight: Arc<AtomicUsize>,
 }
 
 impl App {
     /// The state at the start: nobody is up, nothing is remembered.
     pub fn new(
         config: Config,
+        secrets: &Secrets,
+        upstream: Upstream,
         policies: Arc<PolicyHost>,
         telemetry: Arc<Telemetry>,
         clock: Arc<dyn Clock>,
         releases: Releases,
     ) -> Self {
+        let names = Tenants::names(&config.tenants);
+        let metrics = telemetry.metrics.register(|registry| AdmissionMetrics::register(registry, &names));
+        let metrics = Arc::new(metrics);
+        let tenants = Arc::new(Tenants::new(&config.tenants, secrets, &clock, metrics.clone()));
+        let room =
+            Room { running_at_most: config.server.max_in_flight, waiting_at_most: config.server.max_queued };
+        let in_flight = telemetry.metrics.in_flight().clone();
         Self {
-            fleet: Fleet::new(&config.pools, &clock, &telemetry.metrics),
+            admission: Admission::new(room, tenants.shares(), clock.clone(), in_flight, metrics),
+            tenants,
+            fleet: Fleet::new(&config.pools, secrets, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
-            upstream: Upstream::new(
-                Duration::from_millis(config.server.connect_timeout_ms),
-                threads::wanted(),
-            ),
+            upstream,
             policies,
             telemetry,
             clock,
             releases,
             ids: Ids::default(),
             draining: AtomicBool::new(false),
-            in_flight: Arc::default(),
             config,
         }
-    }
-
-    /// Takes a place among the requests in flight, or `None` when all are taken.
-    pub fn admit(&self) -> Option<Place> {
-        let limit = self.config.server.max_in_flight;
-        let taken = self
-            .in_flight
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < limit).then_some(count + 1));
-        taken.ok().map(|_| {
-            let gauge = self.telemetry.metrics.in_flight().clone();
-            gauge.inc();
-            Place { in_flight: self.in_flight.clone(), gauge }
-        })
-    }
-
-    /// Requests in flight.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
     }
 
     /// From now on `/ready` says no, so that balancers send no more.
@@ -93,19 +87,5 @@ impl App {
     /// Whether the host is on its way out.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
-    }
-}
-
-/// A place among the requests in flight, given back when dropped.
-#[derive(Debug)]
-pub struct Place {
-    in_flight: Arc<AtomicUsize>,
-    gauge: prometheus_client::metrics::gauge::Gauge,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.gauge.dec();
     }
 }

@@ -65,6 +65,15 @@ pub enum Command {
     /// Look at, check, make and build policies.
     #[command(subcommand)]
     Policy(Policy),
+    /// Show what each tenant of a running host has: requests in flight and queued, tokens left.
+    Tenants(Tenants),
+    /// Read an API key from standard input and print the line that makes it a tenant's.
+    ///
+    /// The configuration holds digests of keys, never keys.
+    ///
+    ///     openssl rand -hex 32 | tee search.key | sluice tenant-key
+    #[command(verbatim_doc_comment)]
+    TenantKey,
     /// Run an engine emulator: vLLM's wire without a GPU, for demos and tests.
     ///
     /// It is no engine: tokens come from a hash of its KV cache, time from a stated model.
@@ -121,6 +130,14 @@ pub struct Drain {
     /// Wait until it is safe to stop.
     #[arg(long)]
     pub wait: bool,
+    /// The host's admin address.
+    #[arg(long, default_value = "127.0.0.1:8001")]
+    pub admin: std::net::SocketAddr,
+}
+
+/// `sluice tenants`
+#[derive(Debug, Args)]
+pub struct Tenants {
     /// The host's admin address.
     #[arg(long, default_value = "127.0.0.1:8001")]
     pub admin: std::net::SocketAddr,

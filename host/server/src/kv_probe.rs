@@ -17,6 +17,7 @@ use crate::fleet::scrape::{self, EngineMetrics};
 use crate::handle::{Handle, HandleError};
 use crate::http::body;
 use crate::http::members::Members;
+use crate::http::segments::Segments;
 use crate::ids::RequestId;
 use crate::pipeline::REQUEST_ID_HEADER;
 use crate::upstream::{Upstream, UpstreamError};
@@ -46,6 +47,8 @@ pub struct Prober<'a> {
     pub upstream: &'a Upstream,
     /// Times legs.
     pub clock: &'a dyn Clock,
+    /// What the pool's engines ask for of each request.
+    pub headers: &'a HeaderMap,
 }
 
 /// What a probe showed.
@@ -197,7 +200,8 @@ impl Prober<'_> {
 
     /// An engine's `/metrics`.
     pub async fn metrics(&self, worker: &WorkerUrl) -> Result<EngineMetrics, String> {
-        let asked = self.upstream.send(Method::GET, worker, "/metrics", Bytes::new(), HeaderMap::new());
+        let asked =
+            self.upstream.send(Method::GET, worker, "/metrics", Segments::default(), self.headers.clone());
         let read = async {
             let response = asked.await.map_err(|error| error.to_string())?;
             let text = body::read(response.into_body(), ANSWER_BYTES_AT_MOST).await;
@@ -213,14 +217,14 @@ impl Prober<'_> {
         &self,
         worker: &WorkerUrl,
         path: &str,
-        body: impl Into<Bytes>,
+        body: impl Into<Segments>,
         id: RequestId,
     ) -> Result<(StatusCode, Bytes), String> {
-        let mut headers = HeaderMap::new();
+        let mut headers = self.headers.clone();
         if let Ok(id) = HeaderValue::try_from(id.probe()) {
             headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
         }
-        let sent = self.upstream.send(Method::POST, worker, path, body.into(), headers).await;
+        let sent = self.upstream.send(Method::POST, worker, path, body, headers).await;
         let response = sent.map_err(|error: UpstreamError| error.to_string())?;
         let status = response.status();
         let text = body::read(response.into_body(), ANSWER_BYTES_AT_MOST).await;

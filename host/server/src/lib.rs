@@ -3,12 +3,14 @@
 //! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
 
 pub mod admin_workers;
+pub mod admission;
 pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod doctor;
+pub mod extra_args;
 pub mod fleet;
 pub mod handle;
 pub mod held;
@@ -18,6 +20,9 @@ pub mod ids;
 pub mod kv_probe;
 pub mod last_call;
 pub mod listen;
+pub mod models;
+pub mod output_limit;
+pub mod passthrough;
 pub mod pipeline;
 pub mod policy_events;
 pub mod release;
@@ -27,6 +32,9 @@ pub mod sessions;
 pub mod splitting;
 pub mod stall;
 pub mod telemetry;
+pub mod tenants;
 pub mod text_table;
 pub mod threads;
+pub mod tls;
 pub mod upstream;
+pub mod usage;

@@ -9,16 +9,21 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::metrics::counter::Counter;
 use socket2::{SockRef, Socket, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::http::body::ResponseBody;
+use crate::http::telling::Telling;
 use crate::last_call;
 use crate::stall::StallGuard;
 use crate::threads::DataThreads;
@@ -31,6 +36,9 @@ const HEADER_BYTES_AT_MOST: usize = 64 * 1024;
 
 /// Headers of one request.
 const HEADERS_AT_MOST: usize = 100;
+
+/// How long TLS's handshake may take, and never longer than headers may: two round trips and some arithmetic.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Silence on a connection after which the system asks whether the client is still there, and between questions.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
@@ -47,7 +55,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// How connections are served and ended.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Serving {
     /// Connections open at one time. Past it new ones wait in the kernel's backlog.
     pub connections_at_most: usize,
@@ -57,8 +65,19 @@ pub struct Serving {
     pub drain_timeout: Duration,
     /// Turns true when it is time to stop.
     pub stop: watch::Receiver<bool>,
+    /// Shakes hands with clients; `None` serves plain HTTP.
+    pub tls: Option<TlsServing>,
     /// Where connections are served; `None`: where they are accepted.
     pub threads: Option<Arc<DataThreads>>,
+}
+
+/// TLS towards clients.
+#[derive(Clone)]
+pub struct TlsServing {
+    /// Shakes hands.
+    pub acceptor: TlsAcceptor,
+    /// Counts handshakes that failed.
+    pub failures: Counter,
 }
 
 /// Serves connections until told to stop, then lets requests in flight end. Returns how many were cut off.
@@ -90,18 +109,20 @@ where
             let response = handler(request);
             async move { Ok::<_, Infallible>(response.await) }
         });
-        let header_timeout = serving.header_timeout;
+        let (header_timeout, tls) = (serving.header_timeout, serving.tls.clone());
         let stop = serving.stop.clone();
         let connection = async move {
             // Registered with the event loop of the thread that serves it.
             let Ok(stream) = TcpStream::from_std(stream) else { return };
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(header_timeout)
-                .max_buf_size(HEADER_BYTES_AT_MOST)
-                .max_headers(HEADERS_AT_MOST)
-                .serve_connection(TokioIo::new(StallGuard::new(stream, WRITE_STALL_AT_MOST)), service);
-            last_call::serve(connection, stop).await;
+            let stream = StallGuard::new(stream, WRITE_STALL_AT_MOST);
+            match tls {
+                None => converse(stream, service, header_timeout, stop).await,
+                Some(tls) => {
+                    if let Some(stream) = tls.shake_hands(stream, header_timeout).await {
+                        converse(stream, service, header_timeout, stop).await;
+                    }
+                }
+            }
             drop(place);
         };
         match &serving.threads {
@@ -146,6 +167,40 @@ fn prepare(stream: &Socket) {
     // A client that vanished without a word is noticed, and its request ended.
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_AFTER);
     let _ = stream.set_tcp_keepalive(&keepalive);
+}
+
+impl TlsServing {
+    /// A handshake, within its time. One that fails is the client's own end, and is counted.
+    async fn shake_hands<S>(&self, stream: S, header_timeout: Duration) -> Option<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let within = HANDSHAKE_WITHIN.min(header_timeout);
+        let error = match timeout(within, self.acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("not within {} ms", within.as_millis()),
+        };
+        self.failures.inc();
+        tracing::debug!("a client's TLS handshake failed: {error}");
+        None
+    }
+}
+
+/// Serves one connection until it ends.
+async fn converse<S, H>(stream: S, service: H, header_timeout: Duration, stop: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    H: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible>,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_timeout)
+        .max_buf_size(HEADER_BYTES_AT_MOST)
+        .max_header_size(HEADER_BYTES_AT_MOST)
+        .max_headers(HEADERS_AT_MOST)
+        .serve_connection(TokioIo::new(Telling::new(stream)), service);
+    last_call::serve(connection, stop).await;
 }
 
 async fn accept(

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::{HeaderMap, Method, StatusCode};
+use hyper::{Method, StatusCode};
 use sluice_core::facts::Role;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -68,7 +68,10 @@ pub async fn run(app: Arc<App>, mut waiting: Waiting) {
 async fn end(app: Arc<App>, blocks: Arc<Blocks>) {
     let pool = &blocks.pool;
     let fate = match refused(&app, &blocks).await {
-        Ok(()) => HandleFate::Released,
+        Ok(()) => {
+            blocks.kept.over();
+            HandleFate::Released
+        }
         Err(why) => {
             let key = format!("release {}", pool.config.name);
             app.telemetry.warn_once(&key, || {
@@ -84,7 +87,7 @@ async fn end(app: Arc<App>, blocks: Arc<Blocks>) {
 }
 
 async fn refused(app: &App, blocks: &Blocks) -> Result<(), String> {
-    let Blocks { handle, good_until, pool, holder, endpoint } = blocks;
+    let Blocks { handle, good_until, pool, holder, endpoint, .. } = blocks;
     if app.clock.elapsed() >= *good_until {
         return Err(format!("the lease on {:?} was over first", holder.name));
     }
@@ -98,7 +101,7 @@ async fn refused(app: &App, blocks: &Blocks) -> Result<(), String> {
     };
     let body =
         format!(r#"{{"model":"{NO_MODEL}",{prompt},"max_tokens":1,"kv_transfer_params":{}}}"#, handle.json());
-    let mut headers = HeaderMap::new();
+    let mut headers = pool.own_headers();
     if let Ok(id) = format!("sluice-release-{}", app.ids.next()).try_into() {
         headers.insert("x-request-id", id);
     }

@@ -3,10 +3,12 @@
 use bytes::Bytes;
 use hyper::HeaderMap;
 
+use crate::extra_args;
 use crate::http::error::ApiError;
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::identity::conversation;
+use crate::output_limit::{OutputLimit, Zero};
 use crate::splitting::unsplittable;
 
 /// A generation endpoint.
@@ -38,7 +40,7 @@ impl Endpoint {
 
 /// What a client must not set, since it steers engines or names what only the host knows: KV handles (an engine
 /// given a bad one hangs or exits), cache salts, request ids (push transfers match by them).
-const STRIPPED: [&str; 6] = [
+pub(crate) const STRIPPED: [&str; 6] = [
     "kv_transfer_params",
     "ec_transfer_params",
     "cache_salt",
@@ -48,7 +50,7 @@ const STRIPPED: [&str; 6] = [
 ];
 
 /// Output tokens assumed when neither the client nor the pool says a limit.
-const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
+pub(crate) const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
 
 /// A request, read.
 #[derive(Debug)]
@@ -65,10 +67,16 @@ pub struct ClientRequest<'a> {
     pub streams: bool,
     /// The client's limit, or an assumption.
     pub max_output_tokens: u32,
+    /// The client's limit, if it says one.
+    pub output_limit: Option<OutputLimit>,
     /// The conversation this continues, as the client names it.
     pub conversation: Option<String>,
     /// Why one request cannot be split over prefill and decode, if it cannot.
     pub unsplittable: Option<&'static str>,
+    /// As engines read it: lower is earlier.
+    pub priority: Option<i32>,
+    /// Members, as raw JSON, that the host sets on every leg, whatever the client wrote.
+    set_by_host: Vec<(&'static str, String)>,
 }
 
 impl<'a> ClientRequest<'a> {
@@ -83,10 +91,12 @@ impl<'a> ClientRequest<'a> {
         }
         check_prompt(endpoint, &members)?;
         let streams = optional::<bool>(&members, "stream")?.unwrap_or(false);
-        let limit = match optional::<u32>(&members, "max_completion_tokens")? {
-            Some(limit) => Some(limit),
-            None => optional::<u32>(&members, "max_tokens")?,
-        };
+        extra_args::check(&members)?;
+        // A completion may be its prompt's echo alone, to score it.
+        let echoes = endpoint == Endpoint::Completions && optional(&members, "echo")?.unwrap_or(false);
+        let zero = if echoes { Zero::Taken } else { Zero::Refused };
+        let output_limit = OutputLimit::read(&members, &["max_completion_tokens", "max_tokens"], zero)?;
+        let priority = priority(&members)?;
         let conversation = conversation(&members, headers)?;
         let unsplittable = unsplittable(&members)?;
         Ok(Self {
@@ -95,9 +105,12 @@ impl<'a> ClientRequest<'a> {
             text: body,
             model,
             streams,
-            max_output_tokens: limit.unwrap_or(OUTPUT_TOKENS_UNLESS_SAID),
+            max_output_tokens: output_limit.map_or(OUTPUT_TOKENS_UNLESS_SAID, |limit| limit.tokens),
+            output_limit,
             conversation,
             unsplittable,
+            priority,
+            set_by_host: Vec::new(),
         })
     }
 
@@ -112,10 +125,9 @@ impl<'a> ClientRequest<'a> {
     /// The body for one worker that does it all, or for decode: as the client sent it, less what is stripped,
     /// with this KV handle (raw JSON) if there is one.
     pub fn body(&self, kv_transfer_params: Option<&str>) -> Segments {
-        match kv_transfer_params {
-            Some(params) => self.members.splice(self.text, &STRIPPED, &[("kv_transfer_params", params)]),
-            None => self.members.splice(self.text, &STRIPPED, &[]),
-        }
+        let mut set = self.host_members();
+        set.extend(kv_transfer_params.map(|params| ("kv_transfer_params", params)));
+        self.members.splice(self.text, &STRIPPED, &set)
     }
 
     /// The body for prefill: one token, unstreamed, since a streamed prefill leg returns no handle and strands
@@ -123,15 +135,34 @@ impl<'a> ClientRequest<'a> {
     pub fn prefill_body(&self) -> Segments {
         let mut dropped = STRIPPED.to_vec();
         dropped.extend(["stream_options", "min_tokens"]);
-        let mut set = vec![
+        let mut set = self.host_members();
+        set.extend([
             ("max_tokens", "1"),
             ("stream", "false"),
             ("kv_transfer_params", r#"{"do_remote_decode":true,"do_remote_prefill":false}"#),
-        ];
+        ]);
         if self.members.has("max_completion_tokens") {
             set.push(("max_completion_tokens", "1"));
         }
         self.members.splice(self.text, &dropped, &set)
+    }
+}
+
+impl ClientRequest<'_> {
+    /// Sets a member, as raw JSON, on every leg.
+    pub fn set_by_host(&mut self, name: &'static str, json: String) {
+        self.set_by_host.push((name, json));
+    }
+
+    /// Output tokens of all answers that the client asks for.
+    pub fn output_tokens_at_most(&self) -> Result<u64, ApiError> {
+        let answers = |name| Ok(optional::<u32>(&self.members, name)?.unwrap_or(1));
+        let answers = answers("n")?.max(answers("best_of")?).max(1);
+        Ok(u64::from(self.max_output_tokens) * u64::from(answers))
+    }
+
+    fn host_members(&self) -> Vec<(&'static str, &str)> {
+        self.set_by_host.iter().map(|(name, json)| (*name, json.as_str())).collect()
     }
 }
 
@@ -143,6 +174,12 @@ fn check_prompt(endpoint: Endpoint, members: &Members<'_>) -> Result<(), ApiErro
         (Endpoint::Chat, _) => Err(wrong_type(name, "an array of messages")),
         (Endpoint::Completions, _) => Err(wrong_type(name, "a string or an array")),
     }
+}
+
+/// As engines read it: lower is earlier. They take any whole number; beyond 32 bits none is more urgent than another.
+pub(crate) fn priority(members: &Members<'_>) -> Result<Option<i32>, ApiError> {
+    let written = optional::<i64>(members, "priority")?;
+    Ok(written.map(|priority| priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32))
 }
 
 pub(crate) fn required<'a, T: serde::Deserialize<'a>>(
@@ -212,7 +249,7 @@ mod tests {
                 Endpoint::Completions,
                 r#"{"model":"m","prompt":"x","max_tokens":-1}"#,
                 Some("max_tokens"),
-                "invalid_type",
+                "invalid_value",
             ),
             (
                 Endpoint::Completions,
@@ -273,6 +310,19 @@ mod tests {
                 .expect("UTF-8")
                 .contains(r#""kv_transfer_params":{"ours":1}"#)
         );
+    }
+
+    #[test]
+    fn what_the_host_sets_stands_on_every_leg() {
+        let body = chat(r#","cache_salt":"mine","priority":-9"#);
+        let mut request = parse(Endpoint::Chat, &body).expect("valid");
+        assert_eq!(request.priority, Some(-9));
+        request.set_by_host("cache_salt", "\"ours\"".to_owned());
+        request.set_by_host("priority", "3".to_owned());
+        for sent in [request.body(None), request.prefill_body(), request.body(Some("{}"))] {
+            let sent: serde_json::Value = serde_json::from_slice(&sent.joined()).expect("valid");
+            assert_eq!((&sent["cache_salt"], &sent["priority"]), (&"ours".into(), &3.into()), "{sent}");
+        }
     }
 
     #[test]

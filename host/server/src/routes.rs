@@ -15,8 +15,11 @@ use crate::config::BUILTIN;
 use crate::fleet::status;
 use crate::http::body::{ResponseBody, whole};
 use crate::http::error::{ApiError, Blame, json_response};
+use crate::models;
+use crate::passthrough::{self, paths::Fate};
 use crate::pipeline;
 use crate::request::Endpoint;
+use crate::tenants;
 
 /// Where clients connect.
 pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
@@ -29,14 +32,23 @@ pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<R
 }
 
 async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
+    if request.uri().path_and_query().is_some_and(|path| path.as_str().len() > URI_BYTES_AT_MOST) {
+        return uri_too_long();
+    }
     let endpoint = match (method(&request), request.uri().path()) {
         (&Method::POST, "/v1/chat/completions") => Endpoint::Chat,
         (&Method::POST, "/v1/completions") => Endpoint::Completions,
-        (&Method::GET, "/v1/models") => return models(app),
+        (&Method::GET, "/v1/models") => return models::list(app),
         (&Method::GET, "/health") => return json_response(StatusCode::OK, r#"{"status":"ok"}"#),
         (&Method::GET, "/ready") => return ready(app),
         (&Method::GET, "/metrics") => return metrics(app),
-        (method, path) => return not_found(method, path, &DATA_PLANE),
+        (&Method::GET, path) if path.starts_with(models::ONE) => return models::one(app, path),
+        (method, path) => {
+            return match passthrough::paths::find(path).filter(|_| method == Method::POST) {
+                Some(passed) => passthrough::serve(app, passed, request).await,
+                None => not_found(method, path, &data_plane_paths()),
+            };
+        }
     };
     pipeline::serve(app, endpoint, request).await
 }
@@ -48,6 +60,10 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
         (&Method::GET, "/admin/policies") => policies(app),
         (&Method::GET, "/admin/fleet") => {
             json_response(StatusCode::OK, json!({"pools": status::fleet(&app.fleet)}).to_string())
+        }
+        (&Method::GET, "/admin/tenants") => {
+            let body = json!(tenants::status::tenants(&app.tenants, &app.admission));
+            json_response(StatusCode::OK, body.to_string())
         }
         (&Method::GET, "/metrics") => metrics(app),
         (&Method::GET, "/health") => json_response(StatusCode::OK, r#"{"status":"ok"}"#),
@@ -61,6 +77,20 @@ fn method(request: &Request<Incoming>) -> &Method {
     if request.method() == Method::HEAD { &Method::GET } else { request.method() }
 }
 
+/// The longest path and query taken, in bytes. None here needs more than a model's name.
+const URI_BYTES_AT_MOST: usize = 8 * 1024;
+
+fn uri_too_long() -> Response<ResponseBody> {
+    let message = format!("the request's URI is longer than {URI_BYTES_AT_MOST} bytes");
+    ApiError::new(StatusCode::URI_TOO_LONG, Blame::Client, "uri_too_long", message).response()
+}
+
+/// What there is for clients, for those who miss it.
+fn data_plane_paths() -> Vec<(Method, &'static str)> {
+    let passed = passthrough::paths::PATHS.iter().filter(|path| path.fate != Fate::Form);
+    DATA_PLANE.into_iter().chain(passed.map(|path| (Method::POST, path.path))).collect()
+}
+
 const DATA_PLANE: [(Method, &str); 6] = [
     (Method::POST, "/v1/chat/completions"),
     (Method::POST, "/v1/completions"),
@@ -70,30 +100,16 @@ const DATA_PLANE: [(Method, &str); 6] = [
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 7] = [
+const ADMIN: [(Method, &str); 8] = [
     (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
     (Method::GET, "/admin/fleet"),
+    (Method::GET, "/admin/tenants"),
     (Method::POST, "/admin/workers/POOL/WORKER/drain"),
     (Method::POST, "/admin/workers/POOL/WORKER/undrain"),
     (Method::GET, "/metrics"),
     (Method::GET, "/health"),
 ];
-
-fn models(app: &App) -> Response<ResponseBody> {
-    let models: Vec<_> = app
-        .fleet
-        .pools()
-        .iter()
-        .map(|pool| {
-            json!({
-                "id": pool.config.model, "object": "model", "created": 0, "owned_by": "sluice",
-                "max_model_len": pool.config.max_model_len,
-            })
-        })
-        .collect();
-    json_response(StatusCode::OK, json!({"object": "list", "data": models}).to_string())
-}
 
 /// Whether balancers should send requests here: not while draining, and only if every pool can serve.
 fn ready(app: &App) -> Response<ResponseBody> {

@@ -82,11 +82,13 @@ impl Host {
         fs::write(&config, plan.toml()).map_err(HarnessError::io("write the configuration"))?;
         let arguments = ["serve".to_owned(), "--config".to_owned(), config.display().to_string()];
         let (process, line) = Process::start("host", &arguments, folder.path()).await?;
-        let addresses = (address_after(&line, "serves on http://"), address_after(&line, "admin on http://"));
+        let scheme = if line.contains("serves on https://") { "https" } else { "http" };
+        let clients = address_after(&line, &format!("serves on {scheme}://"));
+        let addresses = (clients, address_after(&line, "admin on http://"));
         let (Some(data), Some(admin)) = addresses else {
             return Err(HarnessError::NotStarted { title: "host".into(), why: line, log: process.log() });
         };
-        let client = Client::new(&format!("http://{data}"));
+        let client = Client::new(&format!("{scheme}://{data}"));
         Ok(Self { process, client, admin: Client::new(&format!("http://{admin}")), folder })
     }
 
@@ -118,7 +120,7 @@ impl Host {
     /// Waits until `/ready` says yes and every worker is up.
     pub async fn until_ready(&self) -> Result<(), HarnessError> {
         until("the host to be ready", READY_WITHIN, async || {
-            let ready = self.client.get("/ready").await.ok()?;
+            let ready = self.admin.get("/ready").await.ok()?;
             let pools = ready.json()["pools"].as_array().cloned().unwrap_or_default();
             let all_up = pools.iter().all(|pool| pool["up"] == pool["workers"]);
             (ready.status == 200 && all_up).then_some(())

@@ -35,12 +35,18 @@ pub struct HostPlan {
     pub workers: Vec<WorkerPlan>,
     /// Name of the policy that decides.
     pub policy: String,
+    /// Where clients connect.
+    pub listen: String,
     /// More lines of `[server]`.
     pub server: String,
+    /// Lines of `[upstream]`.
+    pub upstream: String,
     /// More lines of `[policy]`.
     pub policy_keys: String,
     /// More lines of `[[pool]]`.
     pub pool: String,
+    /// More tables.
+    pub tables: String,
 }
 
 impl HostPlan {
@@ -51,10 +57,13 @@ impl HostPlan {
             model: "emulated".into(),
             workers: Vec::new(),
             policy: "builtin".into(),
+            listen: "127.0.0.1:0".into(),
             server: String::new(),
+            upstream: String::new(),
             policy_keys: String::new(),
             // Tests count what engines are sent: the host's own requests come only where they are asked for.
             pool: "kv_bytes_per_token = 64\nprobe_kv = false\n".into(),
+            tables: String::new(),
         }
     }
 
@@ -78,10 +87,11 @@ impl HostPlan {
             Mode::Pull => "pull",
             Mode::Unified => "unified",
         };
-        let Self { server, policy, policy_keys, model, pool, .. } = self;
+        let Self { listen, server, upstream, policy, policy_keys, model, pool, tables, .. } = self;
         let mut toml = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
-             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n\
+            "[server]\nlisten = \"{listen}\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
+             [upstream]\n{upstream}\n\
+             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n{tables}\n\
              [[pool]]\nname = \"main\"\nmodel = \"{model}\"\nmode = \"{mode}\"\n{pool}"
         );
         for WorkerPlan { name, role, url, can_prefill } in &self.workers {

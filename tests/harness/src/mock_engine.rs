@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep};
+use tokio_rustls::TlsAcceptor;
 
 use crate::HarnessError;
 use crate::odd_connections::{raw_connection, short_connection};
@@ -168,8 +170,12 @@ pub fn handle() -> Value {
 pub struct MockEngine {
     url: String,
     seen: Arc<Mutex<Vec<Recorded>>>,
+    answering: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
+
+/// Where mocks listen unless told otherwise.
+const LOOPBACK: &str = "127.0.0.1:0";
 
 type Script = dyn Fn(&Recorded) -> Canned + Send + Sync;
 
@@ -178,21 +184,47 @@ impl MockEngine {
     pub async fn start(
         script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
     ) -> Result<Self, HarnessError> {
+        Self::start_at(LOOPBACK, None, script).await
+    }
+
+    /// The same at an address of choice, over TLS if there is an acceptor.
+    pub async fn start_at(
+        address: &str,
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
+    ) -> Result<Self, HarnessError> {
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let script: Arc<Script> = Arc::new(script);
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let recorder = seen.clone();
-        Self::listen(seen, move |stream| {
-            let (script, seen) = (script.clone(), recorder.clone());
+        let answering = Arc::new(AtomicUsize::new(0));
+        let (recorder, counter) = (seen.clone(), answering.clone());
+        let engine = Self::listen(address, seen, move |stream| {
+            let (script, seen, answering) = (script.clone(), recorder.clone(), counter.clone());
+            let tls = tls.clone();
             async move {
                 let service = service_fn(move |request| {
-                    let (script, seen) = (script.clone(), seen.clone());
-                    async move { Ok::<_, Infallible>(respond(&*script, &seen, request).await) }
+                    let (script, seen, answering) = (script.clone(), seen.clone(), answering.clone());
+                    async move {
+                        let answering = Answering::begin(answering);
+                        let response = respond(&*script, &seen, request).await;
+                        Ok::<_, Infallible>(
+                            response.map(|body| CannedBody { _answering: Some(answering), ..body }),
+                        )
+                    }
                 });
                 // A connection that breaks is part of the play.
-                let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                let http = http1::Builder::new();
+                if let Some(tls) = tls {
+                    let Ok(stream) = tls.accept(stream).await else { return };
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                } else {
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                }
             }
         })
-        .await
+        .await?;
+        let url = engine.url.replacen("http", scheme, 1);
+        Ok(Self { answering, url, ..engine })
     }
 
     /// An engine that prefills and decodes, always with the same words.
@@ -203,7 +235,7 @@ impl MockEngine {
 
     /// A server that is healthy, and answers generation requests with these very bytes, HTTP or not.
     pub async fn raw(bytes: &'static [u8]) -> Result<Self, HarnessError> {
-        Self::listen(Arc::default(), move |stream| async move {
+        Self::listen(LOOPBACK, Arc::default(), move |stream| async move {
             let _ = raw_connection(stream, bytes).await;
         })
         .await
@@ -214,7 +246,7 @@ impl MockEngine {
     pub async fn one_answer_a_connection(closes: Closes) -> Result<Self, HarnessError> {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let recorder = seen.clone();
-        Self::listen(seen, move |stream| {
+        Self::listen(LOOPBACK, seen, move |stream| {
             let seen = recorder.clone();
             async move {
                 let _ = short_connection(stream, closes, &seen).await;
@@ -223,12 +255,16 @@ impl MockEngine {
         .await
     }
 
-    async fn listen<F, R>(seen: Arc<Mutex<Vec<Recorded>>>, serve: F) -> Result<Self, HarnessError>
+    async fn listen<F, R>(
+        address: &str,
+        seen: Arc<Mutex<Vec<Recorded>>>,
+        serve: F,
+    ) -> Result<Self, HarnessError>
     where
         F: Fn(TcpStream) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(HarnessError::io("listen"))?;
+        let listener = TcpListener::bind(address).await.map_err(HarnessError::io("listen"))?;
         let address = listener.local_addr().map_err(HarnessError::io("listen"))?;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -237,12 +273,17 @@ impl MockEngine {
                 connections.spawn(serve(stream));
             }
         });
-        Ok(Self { url: format!("http://{address}"), seen, _tasks: tasks })
+        Ok(Self { url: format!("http://{address}"), seen, answering: Arc::default(), _tasks: tasks })
     }
 
     /// `http://HOST:PORT`
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Answers under way now, those to probes among them. A connection that closes ends its own.
+    pub fn answering(&self) -> usize {
+        self.answering.load(Ordering::SeqCst)
     }
 
     /// The generation requests that came, in order.
@@ -280,8 +321,13 @@ async fn respond(
         std::future::pending::<()>().await;
     }
     let wait = (!canned.body_after.is_zero()).then(|| Box::pin(sleep(canned.body_after)));
-    let mut response =
-        Response::new(CannedBody { pieces: canned.pieces.into(), end: canned.end, flushed: false, wait });
+    let mut response = Response::new(CannedBody {
+        _answering: None,
+        pieces: canned.pieces.into(),
+        end: canned.end,
+        flushed: false,
+        wait,
+    });
     *response.status_mut() = StatusCode::from_u16(canned.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(canned.content_type));
     for (name, value) in canned.headers {
@@ -290,7 +336,24 @@ async fn respond(
     response
 }
 
+/// Counts as an answer until it is dropped.
+struct Answering(Arc<AtomicUsize>);
+
+impl Answering {
+    fn begin(count: Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 struct CannedBody {
+    _answering: Option<Answering>,
     pieces: VecDeque<Bytes>,
     end: End,
     flushed: bool,

@@ -1,5 +1,6 @@
 //! A child process: its first line is awaited, its log is kept, and it ends with its owner.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -170,9 +171,25 @@ pub async fn run_to_end(arguments: &[&str], within: Duration) -> Result<Ended, H
     finish(command, &format!("sluice {}", arguments.join(" ")), within).await
 }
 
+/// Runs `sluice` to its end, with a file as its standard input.
+pub async fn run_reading(arguments: &[&str], input: File, within: Duration) -> Result<Ended, HarnessError> {
+    let mut command = Command::new(artifacts::binary()?);
+    command.args(arguments);
+    finish_reading(command, input.into(), &format!("sluice {}", arguments.join(" ")), within).await
+}
+
 /// Runs any command to its end.
-pub async fn finish(mut command: Command, title: &str, within: Duration) -> Result<Ended, HarnessError> {
-    let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+pub async fn finish(command: Command, title: &str, within: Duration) -> Result<Ended, HarnessError> {
+    finish_reading(command, Stdio::null(), title, within).await
+}
+
+async fn finish_reading(
+    mut command: Command,
+    input: Stdio,
+    title: &str,
+    within: Duration,
+) -> Result<Ended, HarnessError> {
+    let output = command.stdin(input).kill_on_drop(true).output();
     let output = timeout(within, output)
         .await
         .map_err(|_| HarnessError::Late { what: format!("the end of {title}"), within })?

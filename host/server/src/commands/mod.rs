@@ -7,13 +7,14 @@ pub mod fleet;
 pub mod policy;
 pub mod policy_new;
 pub mod serve;
+pub mod tenants;
 
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::{CheckConfig, Cli, Command};
-use crate::config;
+use crate::config::{self, Secrets};
 
 /// Exit code for a configuration or arguments that cannot be used.
 pub const BAD_INPUT: u8 = 2;
@@ -27,12 +28,15 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Fleet(args) => fleet::run(&args),
         Command::Drain(args) => fleet::drain(&args),
         Command::Policy(command) => policy::run(command),
+        Command::Tenants(args) => tenants::list(args.admin),
+        Command::TenantKey => tenants::key(),
         Command::Emulate(args) => emulate::run(args),
     }
 }
 
 fn check_config(args: &CheckConfig) -> ExitCode {
-    match config::load(&args.config) {
+    let good = config::load(&args.config).and_then(|config| Secrets::read(&config).map(|_| config));
+    match good {
         Ok(config) => {
             let workers: usize = config.pools.iter().map(|pool| pool.workers.len()).sum();
             let counted =

@@ -15,15 +15,17 @@ use super::{Signals, complain, say};
 use crate::app::App;
 use crate::cli;
 use crate::clock::{SystemClock, millis};
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, Config, ConfigError, Secrets};
 use crate::fleet::{kv_watch, probe};
-use crate::listen::{self, Serving};
+use crate::listen::{self, Serving, TlsServing};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::release;
 use crate::routes;
 use crate::sessions;
 use crate::telemetry::{self, Telemetry};
 use crate::threads::{self, DataThreads};
+use crate::tls::{self, Renewal, Renewed, ServerTls, TlsError};
+use crate::upstream::Upstream;
 
 /// Connections of clients per request in flight: most clients keep idle ones for their next request.
 const CONNECTIONS_PER_REQUEST: usize = 2;
@@ -41,6 +43,10 @@ pub fn run(args: &cli::Serve) -> ExitCode {
         Ok(config) => config,
         Err(error) => return refuse(&error),
     };
+    let secrets = match Secrets::read(&config) {
+        Ok(secrets) => secrets,
+        Err(error) => return refuse(&error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -48,13 +54,13 @@ pub fn run(args: &cli::Serve) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = runtime.block_on(host(config));
+    let code = runtime.block_on(host(config, secrets));
     // Probes and idle connections have nothing to finish.
     runtime.shutdown_background();
     code
 }
 
-async fn host(config: Config) -> ExitCode {
+async fn host(config: Config, secrets: Secrets) -> ExitCode {
     let bound = async {
         let clients = bind(&config, config.server.listen, "listen").await?;
         let operators = bind(&config, config.server.admin_listen, "admin_listen").await?;
@@ -62,6 +68,10 @@ async fn host(config: Config) -> ExitCode {
     };
     let (clients, operators) = match bound.await {
         Ok(listeners) => listeners,
+        Err(error) => return refuse(&error),
+    };
+    let (tls, upstream) = match secured(&config) {
+        Ok(secured) => secured,
         Err(error) => return refuse(&error),
     };
     let telemetry = Arc::new(Telemetry::default());
@@ -75,10 +85,29 @@ async fn host(config: Config) -> ExitCode {
         Err(error) => return refuse(&policy_folder(&config, &error)),
     };
     let (releases, holds) = release::queue();
-    let app = Arc::new(App::new(config, policies, telemetry, SystemClock::shared(), releases));
+    let app = App::new(config, &secrets, upstream, policies, telemetry, SystemClock::shared(), releases);
+    let app = Arc::new(app);
     let mut ending = JoinSet::new();
     ending.spawn(release::run(app.clone(), holds));
-    serve(app, clients, operators).await
+    serve(app, clients, operators, tls).await
+}
+
+/// TLS towards clients, if they see a certificate, and the client towards workers.
+fn secured(config: &Config) -> Result<(Option<ServerTls>, Upstream), ConfigError> {
+    let server = config.server.tls.as_ref().map(tls::server_acceptor).transpose();
+    let server = server.map_err(|error| unusable(config, "server", "tls_cert_file", &error))?;
+    Ok((server, upstream(config, threads::wanted())?))
+}
+
+/// The client towards workers, as configured, for so many threads.
+pub(super) fn upstream(config: &Config, threads: usize) -> Result<Upstream, ConfigError> {
+    let connector = tls::client_connector(&config.upstream);
+    let connector = connector.map_err(|error| unusable(config, "upstream", "ca_file", &error))?;
+    Ok(Upstream::new(Duration::from_millis(config.server.connect_timeout_ms), threads, connector))
+}
+
+fn unusable(config: &Config, table: &str, key: &str, error: &TlsError) -> ConfigError {
+    config::in_use(config, table, key, error.to_string(), error.cure().into())
 }
 
 fn refuse(error: &ConfigError) -> ExitCode {
@@ -90,12 +119,18 @@ fn policy_folder(config: &Config, error: &OpenError) -> ConfigError {
     config::in_use(config, "policy", "folder", error.to_string(), error.cure())
 }
 
-async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> ExitCode {
+async fn serve(
+    app: Arc<App>,
+    clients: TcpListener,
+    operators: TcpListener,
+    tls: Option<ServerTls>,
+) -> ExitCode {
     tell_missing_policy(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let _kv_probes = kv_watch::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
-    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST);
+    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
+        + app.config.server.max_queued;
     // Two legs a request, at most one of them at a time on a connection of its own.
     want_descriptors(connections_at_most + app.config.server.max_in_flight + OTHER_DESCRIPTORS);
     let signals = match Signals::listen() {
@@ -112,7 +147,10 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
             return ExitCode::FAILURE;
         }
     };
+    let (acceptor, renewal) = tls.map(|tls| (tls.acceptor, tls.renewal)).unzip();
+    let failures = app.telemetry.metrics.tls_handshake_failures().clone();
     let serving = Serving {
+        tls: acceptor.map(|acceptor| TlsServing { acceptor, failures }),
         connections_at_most,
         header_timeout: Duration::from_millis(app.config.server.header_timeout_ms),
         drain_timeout: Duration::from_millis(app.config.server.drain_timeout_ms),
@@ -127,7 +165,8 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
     let admin = {
         let app = app.clone();
         // Probes and operators keep off the threads that serve clients.
-        let serving = Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, threads: None, ..serving };
+        let serving =
+            Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, tls: None, threads: None, ..serving };
         listen::serve(operators, serving, move |request| {
             let response = routes::admin(&app, &request);
             async move { response }
@@ -138,9 +177,10 @@ async fn serve(app: Arc<App>, clients: TcpListener, operators: TcpListener) -> E
             tokio::select! {
                 () = signals.stop() => {}
                 () = sweep_sessions(&app) => {}
+                () = renew_certificate(&app, renewal) => {}
             }
             app.start_draining();
-            tracing::info!(in_flight = app.in_flight(), "draining");
+            tracing::info!(in_flight = app.admission.running(), "draining");
             tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
             // The receivers live in the two servers above.
             let _ = stop.send(true);
@@ -162,6 +202,34 @@ async fn sweep_sessions(app: &Arc<App>) {
         let swept = tokio::task::spawn_blocking(move || app.sessions.sweep(millis(app.clock.elapsed())));
         if let Err(error) = swept.await {
             tracing::error!("expired sessions were not swept: {error}");
+        }
+    }
+}
+
+/// Takes renewed certificates. Without TLS there is nothing to renew.
+async fn renew_certificate(app: &App, renewal: Option<Renewal>) {
+    let Some(mut renewal) = renewal else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(tls::RENEWAL_INTERVAL).await;
+        let looked = tokio::task::spawn_blocking(move || (renewal.look(), renewal)).await;
+        let found;
+        (found, renewal) = match looked {
+            Ok(looked) => looked,
+            Err(error) => {
+                tracing::error!("certificates are not renewed any more: {error}");
+                return std::future::pending().await;
+            }
+        };
+        match found {
+            Renewed::Unchanged => {}
+            Renewed::Taken => {
+                app.telemetry.metrics.tls_renewal("taken");
+                tracing::info!("a renewed certificate is in force");
+            }
+            Renewed::Refused(error) => {
+                app.telemetry.metrics.tls_renewal("refused");
+                tracing::error!("the old certificate stays in force: {error}; {}", error.cure());
+            }
         }
     }
 }
@@ -206,8 +274,9 @@ fn announce(app: &App, clients: &TcpListener, operators: &TcpListener) {
     let address =
         |listener: &TcpListener| listener.local_addr().map_or_else(|_| "?".to_owned(), |at| at.to_string());
     say(&format!(
-        "sluice {} serves on http://{}, admin on http://{}, policy {:?} from {}",
+        "sluice {} serves on {}://{}, admin on http://{}, policy {:?} from {}",
         env!("CARGO_PKG_VERSION"),
+        if app.config.server.tls.is_some() { "https" } else { "http" },
         address(clients),
         address(operators),
         app.config.policy.default,

@@ -7,28 +7,32 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::check_pools;
 use super::errors::Problems;
 use super::limits::{self, Bounds};
 use super::meant::{Config, Policy, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
+use super::{check_pools, check_tenants, check_tls};
 
 /// Request headers whose values are secrets, which no policy, decision record or log is given.
-const SECRET_HEADERS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
+pub(super) const SECRET_HEADERS: [&str; 5] =
+    ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
 
 /// What a written configuration means. Where there was a problem, a default stands in: the result is good
 /// only when no problem was found.
 pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>) -> Config {
     let found_before = problems.count();
     let config = Config {
-        server: server(&written.server, problems),
+        server: server(path, &written.server, problems),
+        upstream: check_tls::upstream(path, &written.upstream, problems),
         policy: policy(path, &written.policy, problems),
         sessions: sessions(&written.sessions, problems),
-        pools: check_pools::pools(&written.pools, problems),
+        tenants: check_tenants::tenants(path, &written.tenants, problems),
+        pools: check_pools::pools(path, &written.pools, problems),
         path: path.to_path_buf(),
     };
     if problems.count() == found_before {
+        check_tls::workers_are_known(written, &config.upstream, &config.pools, problems);
         leases_outlast_connecting(written, &config, problems);
     }
     config
@@ -57,7 +61,7 @@ fn leases_outlast_connecting(written: &Written, config: &Config, problems: &mut 
     }
 }
 
-fn server(written: &written::Server, problems: &mut Problems<'_>) -> Server {
+fn server(path: &Path, written: &written::Server, problems: &mut Problems<'_>) -> Server {
     let found_before = problems.count();
     let server = Server {
         listen: address("listen", &written.listen, limits::LISTEN, problems),
@@ -95,6 +99,14 @@ fn server(written: &written::Server, problems: &mut Problems<'_>) -> Server {
             problems,
         ),
         max_in_flight: number("max_in_flight", &written.max_in_flight, limits::MAX_IN_FLIGHT, problems),
+        max_queued: number("max_queued", &written.max_queued, limits::MAX_QUEUED, problems),
+        queue_timeout_ms: number(
+            "queue_timeout_ms",
+            &written.queue_timeout_ms,
+            limits::QUEUE_TIMEOUT_MS,
+            problems,
+        ),
+        tls: check_tls::server(path, written, problems),
     };
     loopback_only(written, &server, problems);
     if problems.count() == found_before {
@@ -182,17 +194,41 @@ fn policy(path: &Path, written: &written::Policy, problems: &mut Problems<'_>) -
 
 /// The policy folder, from the configuration file's own folder.
 fn folder(path: &Path, written: &Field<String>, problems: &mut Problems<'_>) -> PathBuf {
-    let folder = written.as_ref().map_or(limits::POLICY_FOLDER, |field| field.get_ref());
-    if let Some(field) = written
-        && (folder.is_empty() || folder.chars().any(char::is_control))
-    {
-        problems.at(
-            field.span(),
-            "folder is not a path",
-            format!("write folder = {:?}", limits::POLICY_FOLDER),
-        );
+    let default = || beside(path, limits::POLICY_FOLDER);
+    file("folder", limits::POLICY_FOLDER, path, written, problems).unwrap_or_else(default)
+}
+
+/// A path, from the configuration file's own folder; `example` shows one.
+pub(super) fn file(
+    key: &str,
+    example: &str,
+    path: &Path,
+    written: &Field<String>,
+    problems: &mut Problems<'_>,
+) -> Option<PathBuf> {
+    let field = written.as_ref()?;
+    let text = field.get_ref();
+    if text.is_empty() || text.chars().any(char::is_control) {
+        problems.at(field.span(), format!("{key} is not a path"), format!("write {key} = {example:?}"));
     }
-    path.parent().unwrap_or(Path::new("")).join(folder)
+    Some(beside(path, text))
+}
+
+fn beside(path: &Path, written: &str) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).join(written)
+}
+
+/// A number within its bounds that has no default.
+pub(super) fn optional<T>(
+    key: &str,
+    written: &Field<i128>,
+    bounds: Bounds<T>,
+    problems: &mut Problems<'_>,
+) -> Option<T>
+where
+    T: Copy + PartialOrd + Display + TryFrom<i128>,
+{
+    written.as_ref().map(|_| number(key, written, bounds, problems))
 }
 
 fn default_policy(written: &Field<String>, problems: &mut Problems<'_>) -> String {
@@ -236,7 +272,7 @@ fn labels(written: &[Spanned<String>], problems: &mut Problems<'_>) -> Vec<Strin
     labels
 }
 
-fn is_header_name(text: &str) -> bool {
+pub(super) fn is_header_name(text: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (1..=limits::MAX_NAME_CHARS).contains(&text.len()) && text.bytes().all(is_token)
 }

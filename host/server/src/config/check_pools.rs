@@ -1,9 +1,11 @@
 //! From written to meant: pools and their workers.
 
+use std::path::Path;
+
 use sluice_core::facts::Role;
 use toml::Spanned;
 
-use super::check::{Seen, name, number};
+use super::check::{Seen, file, name, number, optional};
 use super::errors::Problems;
 use super::limits;
 use super::meant::{Pool, PoolMode, Worker, worker_id};
@@ -17,7 +19,7 @@ const LATER_MODES: [&str; 3] = ["push", "bidirectional", "host-managed"];
 
 const ROLES: [Role; 3] = [Role::Unified, Role::Prefill, Role::Decode];
 
-pub(super) fn pools(written: &[written::Pool], problems: &mut Problems<'_>) -> Vec<Pool> {
+pub(super) fn pools(path: &Path, written: &[written::Pool], problems: &mut Problems<'_>) -> Vec<Pool> {
     let (mut names, mut models) = (Seen::default(), Seen::default());
     if let Some(extra) = written.get(limits::MAX_POOLS) {
         let what = format!("the file has {} pools, more than {}", written.len(), limits::MAX_POOLS);
@@ -41,10 +43,10 @@ pub(super) fn pools(written: &[written::Pool], problems: &mut Problems<'_>) -> V
             problems.at(field.span(), what, cure);
         }
     }
-    written.iter().map(|written| pool(written, problems)).collect()
+    written.iter().map(|written| pool(path, written, problems)).collect()
 }
 
-fn pool(written: &written::Pool, problems: &mut Problems<'_>) -> Pool {
+fn pool(path: &Path, written: &written::Pool, problems: &mut Problems<'_>) -> Pool {
     if let Some(field) = &written.name {
         name("pool", field, problems);
     }
@@ -86,11 +88,15 @@ fn pool(written: &written::Pool, problems: &mut Problems<'_>) -> Pool {
             limits::DECODE_FIRST_BYTE_MS,
             problems,
         ),
-        max_model_len: written
-            .max_model_len
-            .as_ref()
-            .map(|_| number("max_model_len", &written.max_model_len, limits::MAX_MODEL_LEN, problems)),
+        max_model_len: optional("max_model_len", &written.max_model_len, limits::MAX_MODEL_LEN, problems),
         probe_kv: written.probe_kv.as_ref().is_none_or(|field| *field.get_ref()),
+        engine_api_key_file: file(
+            "engine_api_key_file",
+            "engines.key",
+            path,
+            &written.engine_api_key_file,
+            problems,
+        ),
         workers: written.workers.iter().filter_map(|written| worker(&title, written, problems)).collect(),
         model: text(&written.model),
         mode: mode.unwrap_or(PoolMode::Unified),

@@ -65,6 +65,12 @@ pub const MAX_POOLS: usize = 256;
 /// Workers of one pool: policies see them all at every decision, and are measured up to 1,024.
 pub const MAX_WORKERS: usize = 4_096;
 
+/// Tenants of one host: a place that becomes free looks at each that waits, and each has metrics of its own.
+pub const MAX_TENANTS: usize = 1_024;
+
+/// API keys of all tenants together: a caller's key is compared with every one of them, 32 bytes each.
+pub const MAX_TENANT_KEYS: usize = 4_096;
+
 /// Loopback only, until the operator says who may reach it.
 pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8_000);
 
@@ -87,8 +93,17 @@ bounds! {
     CONNECT_TIMEOUT_MS: u64 = 2_000, from 10, to MINUTE_MS, "ms";
     /// Longer than any step of an engine that works, preemption and recomputing included.
     STREAM_SILENCE_MS: u64 = MINUTE_MS, from 100, to HOUR_MS, "ms";
-    /// Sixteen workers with 256 running sequences each; beyond, requests would only queue.
+    /// Sixteen workers with 256 running sequences each; beyond, requests would only queue at engines, where none is
+    /// fair to tenants.
     MAX_IN_FLIGHT: usize = 4_096, from 1, to 1_000_000, "requests";
+    /// A quarter of what runs: the last to come waits about a quarter of an answer's time, which a burst is worth.
+    /// 0: nobody waits.
+    MAX_QUEUED: usize = 1_024, from 0, to 1_000_000, "requests";
+    /// What a person waits for a first word. Who waits longer has most likely given up.
+    QUEUE_TIMEOUT_MS: u64 = 10_000, from 1, to HOUR_MS, "ms";
+
+    /// All alike until told otherwise.
+    TENANT_WEIGHT: u32 = 1, from 1, to sluice_core::admission::WEIGHT_AT_MOST, "shares";
 
     /// A thousand times a usual decision; at most what a client would notice.
     POLICY_CPU_BUDGET_MS: u32 = 5, from 1, to 1_000, "ms";
@@ -119,6 +134,15 @@ bounds! {
 
 /// For balancers to read `/ready` and send no more. 0: for those that are told of the end by other means.
 pub const DRAIN_DELAY_MS: Bounds<u64> = Bounds { default: 0, min: 0, max: 10 * MINUTE_MS, unit: "ms" };
+
+/// Bounds of a tenant's `max_in_flight`, which has no default: `server.max_in_flight` bounds all of them.
+pub const TENANT_IN_FLIGHT: Bounds<usize> = Bounds { default: 1, min: 1, max: 1_000_000, unit: "requests" };
+
+/// Bounds of `tokens_per_minute`, which has no default. Far above what any fleet computes in a minute.
+pub const TOKENS_PER_MINUTE: Bounds<u64> = Bounds { default: 1, min: 1, max: 1 << 50, unit: "tokens" };
+
+/// Bounds of `priority_min` and `priority_max`, which have no default. Engines take any.
+pub const PRIORITY: Bounds<i32> = Bounds { default: 0, min: -1_000_000, max: 1_000_000, unit: "" };
 
 /// Any number will do for a zone; all workers are in one until told otherwise.
 pub const ZONE: Bounds<u16> = Bounds { default: 0, min: 0, max: u16::MAX, unit: "" };

@@ -7,16 +7,21 @@ use sluice_core::facts::Role;
 use sluice_policy::Limits;
 
 use super::url::WorkerUrl;
+use crate::tenants::KeyDigest;
 
 /// All that the host process is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Listeners, timeouts and sizes.
     pub server: Server,
+    /// How connections to workers are secured.
+    pub upstream: UpstreamTls,
     /// Who decides, and within which limits.
     pub policy: Policy,
     /// What is remembered between the turns of a conversation.
     pub sessions: Sessions,
+    /// Who the callers are, and what each may have.
+    pub tenants: Tenants,
     /// At least one; names and models are unique among them.
     pub pools: Vec<Pool>,
     /// The file this came from.
@@ -44,8 +49,32 @@ pub struct Server {
     pub connect_timeout_ms: u64,
     /// Longest silence of an engine between two events of a stream.
     pub stream_silence_ms: u64,
-    /// Requests served at the same time; more are turned away.
+    /// Requests served at the same time; more wait.
     pub max_in_flight: usize,
+    /// Requests that wait for a place; more are shed.
+    pub max_queued: usize,
+    /// How long a request may wait for a place; `request_timeout_ms` ends it as well.
+    pub queue_timeout_ms: u64,
+    /// The certificate that clients see; `None` serves plain HTTP.
+    pub tls: Option<Tls>,
+}
+
+/// A certificate and its key, each a PEM file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate, and those between it and its authority.
+    pub cert_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+}
+
+/// `[upstream]`: for workers whose url is https.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// Authorities that sign workers' certificates, in PEM. There is one if any worker's url is https.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that this host shows to workers that ask for one.
+    pub client: Option<Tls>,
 }
 
 /// `[policy]`
@@ -84,6 +113,40 @@ pub struct Sessions {
     pub ttl_ms: u64,
     /// Conversations remembered at the same time; the longest idle one makes room.
     pub max_sessions: usize,
+}
+
+/// `[tenants]`, and each `[[tenant]]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenants {
+    /// The trusted request header that names a caller's tenant, in lower case; `None`: keys do.
+    pub header: Option<String>,
+    /// The tenant of callers that say nothing of themselves; `None`: they are refused.
+    pub anonymous: Option<String>,
+    /// Whether engines get a salt for each tenant, so that no tenant finds another's cached prefixes.
+    pub cache_salt: bool,
+    /// What makes salts unpredictable to who knows a tenant's name.
+    pub salt_secret_file: Option<PathBuf>,
+    /// Unique in name; none, without a header: every API key is a tenant of its own, unchecked.
+    pub tenants: Vec<Tenant>,
+}
+
+/// `[[tenant]]`: one that may ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenant {
+    /// Unique among tenants.
+    pub name: String,
+    /// Of its API keys; none of them is another tenant's.
+    pub keys: Vec<KeyDigest>,
+    /// Its part of the places when all are taken, against the others' weights.
+    pub weight: u32,
+    /// Requests at a time, waiting ones included.
+    pub max_in_flight: Option<usize>,
+    /// Prompt and output tokens together.
+    pub tokens_per_minute: Option<u64>,
+    /// Bounds of its requests' `priority`, as engines read it: lower is earlier.
+    pub priority_min: Option<i32>,
+    /// Never below `priority_min`.
+    pub priority_max: Option<i32>,
 }
 
 /// How the workers of a pool share the work of one request.
@@ -134,6 +197,8 @@ pub struct Pool {
     pub max_model_len: Option<u32>,
     /// Whether a pull pool is probed for whether KV really moves, with small requests of the host's own.
     pub probe_kv: bool,
+    /// Holds the API key that the pool's engines ask for.
+    pub engine_api_key_file: Option<PathBuf>,
     /// At least one; names and addresses are unique among them.
     pub workers: Vec<Worker>,
 }

@@ -7,9 +7,12 @@
 
 mod check;
 mod check_pools;
+mod check_tenants;
+mod check_tls;
 mod errors;
 mod limits;
 mod meant;
+mod secrets;
 mod source;
 mod spelling;
 mod table;
@@ -27,7 +30,10 @@ use toml::de::DeTable;
 
 pub use self::errors::{ConfigError, Problem};
 pub use self::limits::{BUILTIN, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
-pub use self::meant::{Config, Policy, Pool, PoolMode, Server, Sessions, Worker, worker_id};
+pub use self::meant::{
+    Config, Policy, Pool, PoolMode, Server, Sessions, Tenant, Tenants, Tls, UpstreamTls, Worker, worker_id,
+};
+pub use self::secrets::{Secrets, own_headers};
 pub use self::source::Place;
 pub use self::url::{UrlError, WorkerUrl};
 

@@ -20,7 +20,7 @@ pub struct Place {
     pub indent_chars: usize,
     /// Characters of the stretch, at least 1.
     pub width_chars: usize,
-    /// The line, or the part of a long line around the stretch: no control characters, no credentials.
+    /// The line, or the part of a long line around the stretch: no control characters, no credentials, no keys.
     pub shown: String,
     /// Where the stretch starts in the file, in bytes.
     pub offset_bytes: usize,
@@ -69,6 +69,10 @@ fn displayable(line: &str) -> Vec<char> {
             char => char,
         })
         .collect();
+    if let Some(start) = keys_start(line) {
+        let after = shown.iter_mut().skip(start).filter(|char| char.is_alphanumeric());
+        after.for_each(|char| *char = '*');
+    }
     if let Some(end) = shown.iter().rposition(|char| *char == '@') {
         let start = credentials_start(&shown[..end]);
         shown[start..end].fill('*');
@@ -84,4 +88,21 @@ fn credentials_start(before_at: &[char]) -> usize {
     let scheme = before_at[string..].iter().take_while(|char| char.is_ascii_alphabetic()).count();
     let slashes = string + scheme;
     if before_at[slashes..].starts_with(&[':', '/', '/']) { slashes + 3 } else { string }
+}
+
+/// Where the API keys of a line start, in characters: somebody may have written a key where its digest belongs.
+/// Lists go over several lines, each an item in quotes.
+fn keys_start(line: &str) -> Option<usize> {
+    let is_set = |after: &str| after.trim_start_matches(['"', '\'', ' ', '\t']).starts_with('=');
+    let trimmed = line.trim_start();
+    let start = match trimmed.chars().next() {
+        Some(quote @ ('"' | '\'')) => {
+            let is_key = trimmed[1..].split_once(quote).is_some_and(|(_, after)| is_set(after));
+            (!is_key).then_some(0)
+        }
+        _ => None,
+    };
+    let after_word =
+        || line.match_indices("keys").map(|(at, word)| at + word.len()).find(|at| is_set(&line[*at..]));
+    start.or_else(after_word).map(|bytes| line[..bytes].chars().count())
 }

@@ -135,6 +135,16 @@ impl<'t> Table<'t> {
             missing(problems);
             return Vec::new();
         }
+        self.tables(key, shape, problems)
+    }
+
+    /// The tables under a key; none when it is not there.
+    pub(super) fn tables(
+        &mut self,
+        key: &str,
+        shape: &'static Shape,
+        problems: &mut Problems<'_>,
+    ) -> Vec<Table<'t>> {
         let cure = format!("write {} on a line of its own for each, and its keys below it", shape.header);
         let list = self.read(key, "a list of tables", &cure, problems, |value| match value {
             DeValue::Array(list) => Some(list),

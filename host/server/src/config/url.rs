@@ -1,4 +1,4 @@
-//! A worker's address: `http://HOST[:PORT]`, nothing more.
+//! A worker's address: `http://HOST[:PORT]` or `https://HOST[:PORT]`, nothing more.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -7,12 +7,14 @@ use thiserror::Error;
 
 /// Port of an address that names none.
 const HTTP_PORT: u16 = 80;
+/// The same, over TLS.
+const HTTPS_PORT: u16 = 443;
 /// Longest name DNS can hold, in bytes.
 const MAX_HOST_BYTES: usize = 253;
 /// Longest part between dots DNS can hold, in bytes.
 const MAX_HOST_PART_BYTES: usize = 63;
 
-/// Where a worker answers, over plain HTTP.
+/// Where a worker answers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkerUrl {
     /// Name or IP address, in lower case; an IPv6 address is without brackets.
@@ -21,11 +23,13 @@ pub struct WorkerUrl {
     pub port: u16,
     /// `host:port` as it stands in a `Host` header; an IPv6 address is in brackets. Equal for equal addresses.
     pub authority: String,
+    /// Whether it is reached over TLS.
+    pub tls: bool,
 }
 
 impl fmt::Display for WorkerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority)
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority)
     }
 }
 
@@ -33,14 +37,11 @@ impl fmt::Display for WorkerUrl {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UrlError {
     /// Nothing before `://`.
-    #[error("a worker's url starts with http://")]
+    #[error("a worker's url starts with http:// or https://")]
     NoScheme {
         /// What it most likely should be.
         likely: Option<String>,
     },
-    /// TLS to workers.
-    #[error("https to workers is not in this version")]
-    Https,
     /// Any other scheme.
     #[error("{scheme:?} is no scheme that workers speak")]
     Scheme {
@@ -92,9 +93,6 @@ impl UrlError {
             Self::NoScheme { likely: None } | Self::Scheme { .. } => {
                 "write it as \"http://HOST:PORT\"".to_owned()
             }
-            Self::Https => {
-                "write http://, and keep the way to the workers inside a network you trust".to_owned()
-            }
             Self::Credentials => {
                 "leave out all up to the @; the host sends workers no credentials".to_owned()
             }
@@ -117,43 +115,46 @@ impl WorkerUrl {
             return Err(UrlError::Credentials);
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            let likely = Self::parse_rest(text).ok().map(|url| url.to_string());
+            let likely = Self::parse_rest(text, false).ok().map(|url| url.to_string());
             return Err(UrlError::NoScheme { likely });
         };
         match scheme.to_ascii_lowercase().as_str() {
-            "http" => Self::parse_rest(rest),
-            "https" => Err(UrlError::Https),
+            "http" => Self::parse_rest(rest, false),
+            "https" => Self::parse_rest(rest, true),
             _ => Err(UrlError::Scheme { scheme: scheme.to_owned() }),
         }
     }
 
-    /// Parses what follows `http://`.
-    fn parse_rest(rest: &str) -> Result<Self, UrlError> {
+    /// Parses what follows `http://` or `https://`.
+    fn parse_rest(rest: &str, tls: bool) -> Result<Self, UrlError> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, tail) = rest.split_at(end);
-        let url = Self::parse_authority(authority)?;
+        let url = Self { tls, ..Self::parse_authority(authority, tls)? };
         match tail {
             "" | "/" => Ok(url),
             _ => Err(UrlError::Path { likely: url.to_string() }),
         }
     }
 
-    fn parse_authority(authority: &str) -> Result<Self, UrlError> {
+    fn parse_authority(authority: &str, tls: bool) -> Result<Self, UrlError> {
+        let default_port = if tls { HTTPS_PORT } else { HTTP_PORT };
         if let Some(inside) = authority.strip_prefix('[') {
             let bad_host = || UrlError::Host { host: authority.to_owned() };
             let (address, port) = inside.split_once(']').ok_or_else(bad_host)?;
             let address: Ipv6Addr = address.parse().map_err(|_| bad_host())?;
             let port = match port.strip_prefix(':') {
                 Some(port) => parse_port(port)?,
-                None if port.is_empty() => HTTP_PORT,
+                None if port.is_empty() => default_port,
                 None => return Err(bad_host()),
             };
             return Self::of_ipv6(address, port);
         }
         match authority.split_once(':') {
-            Some((_, rest)) if rest.contains(':') => Err(UrlError::Brackets { likely: bracketed(authority) }),
+            Some((_, rest)) if rest.contains(':') => {
+                Err(UrlError::Brackets { likely: bracketed(authority, tls) })
+            }
             Some((host, port)) => Self::of_name(host, parse_port(port)?),
-            None => Self::of_name(authority, HTTP_PORT),
+            None => Self::of_name(authority, default_port),
         }
     }
 
@@ -161,7 +162,7 @@ impl WorkerUrl {
         if address.is_unspecified() {
             return Err(UrlError::Unspecified { host: format!("[{address}]") });
         }
-        Ok(Self { host: address.to_string(), port, authority: format!("[{address}]:{port}") })
+        Ok(Self { host: address.to_string(), port, authority: format!("[{address}]:{port}"), tls: false })
     }
 
     fn of_name(host: &str, port: u16) -> Result<Self, UrlError> {
@@ -172,16 +173,16 @@ impl WorkerUrl {
         if !is_host(&host) {
             return Err(UrlError::Host { host });
         }
-        Ok(Self { authority: format!("{host}:{port}"), host, port })
+        Ok(Self { authority: format!("{host}:{port}"), host, port, tls: false })
     }
 }
 
 /// An IPv6 address and a port that were written without brackets, as they should have been written.
-fn bracketed(authority: &str) -> Option<String> {
+fn bracketed(authority: &str, tls: bool) -> Option<String> {
     let (address, port) = authority.rsplit_once(':')?;
     let address: Ipv6Addr = address.parse().ok()?;
     let url = WorkerUrl::of_ipv6(address, parse_port(port).ok()?).ok()?;
-    Some(url.to_string())
+    Some(WorkerUrl { tls, ..url }.to_string())
 }
 
 fn parse_port(text: &str) -> Result<u16, UrlError> {

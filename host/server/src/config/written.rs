@@ -8,7 +8,10 @@ use toml::de::DeTable;
 use super::errors::Problems;
 use super::table::{Field, Shape, Table};
 
-const ROOT: Shape = Shape { header: "this file", keys: &["server", "policy", "sessions", "pool"] };
+const ROOT: Shape = Shape {
+    header: "this file",
+    keys: &["server", "upstream", "policy", "sessions", "tenants", "tenant", "pool"],
+};
 const SERVER: Shape = Shape {
     header: "[server]",
     keys: &[
@@ -22,13 +25,25 @@ const SERVER: Shape = Shape {
         "connect_timeout_ms",
         "stream_silence_ms",
         "max_in_flight",
+        "max_queued",
+        "queue_timeout_ms",
+        "tls_cert_file",
+        "tls_key_file",
     ],
 };
+const UPSTREAM: Shape =
+    Shape { header: "[upstream]", keys: &["ca_file", "client_cert_file", "client_key_file"] };
 const POLICY: Shape = Shape {
     header: "[policy]",
     keys: &["folder", "default", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
 };
 const SESSIONS: Shape = Shape { header: "[sessions]", keys: &["ttl_ms", "max_sessions"] };
+const TENANTS: Shape =
+    Shape { header: "[tenants]", keys: &["header", "anonymous", "cache_salt", "salt_secret_file"] };
+const TENANT: Shape = Shape {
+    header: "[[tenant]]",
+    keys: &["name", "keys", "weight", "max_in_flight", "tokens_per_minute", "priority_min", "priority_max"],
+};
 const POOL: Shape = Shape {
     header: "[[pool]]",
     keys: &[
@@ -43,6 +58,7 @@ const POOL: Shape = Shape {
         "decode_first_byte_ms",
         "max_model_len",
         "probe_kv",
+        "engine_api_key_file",
         "worker",
     ],
 };
@@ -50,13 +66,16 @@ const WORKER: Shape =
     Shape { header: "[[pool.worker]]", keys: &["name", "role", "url", "can_prefill", "zone"] };
 
 /// Every kind of table.
-pub(super) const SHAPES: [&Shape; 6] = [&ROOT, &SERVER, &POLICY, &SESSIONS, &POOL, &WORKER];
+pub(super) const SHAPES: [&Shape; 9] =
+    [&ROOT, &SERVER, &UPSTREAM, &POLICY, &SESSIONS, &TENANTS, &TENANT, &POOL, &WORKER];
 
 /// The whole file.
 pub(super) struct Written {
     pub(super) server: Server,
+    pub(super) upstream: Upstream,
     pub(super) policy: Policy,
     pub(super) sessions: Sessions,
+    pub(super) tenants: Tenants,
     pub(super) pools: Vec<Pool>,
 }
 
@@ -72,6 +91,17 @@ pub(super) struct Server {
     pub(super) connect_timeout_ms: Field<i128>,
     pub(super) stream_silence_ms: Field<i128>,
     pub(super) max_in_flight: Field<i128>,
+    pub(super) max_queued: Field<i128>,
+    pub(super) queue_timeout_ms: Field<i128>,
+    pub(super) tls_cert_file: Field<String>,
+    pub(super) tls_key_file: Field<String>,
+}
+
+/// `[upstream]`
+pub(super) struct Upstream {
+    pub(super) ca_file: Field<String>,
+    pub(super) client_cert_file: Field<String>,
+    pub(super) client_key_file: Field<String>,
 }
 
 /// `[policy]`
@@ -90,6 +120,27 @@ pub(super) struct Sessions {
     pub(super) max_sessions: Field<i128>,
 }
 
+/// `[tenants]`, and each `[[tenant]]`
+pub(super) struct Tenants {
+    pub(super) header: Field<String>,
+    pub(super) anonymous: Field<String>,
+    pub(super) cache_salt: Field<bool>,
+    pub(super) salt_secret_file: Field<String>,
+    pub(super) tenants: Vec<Tenant>,
+}
+
+/// `[[tenant]]`
+pub(super) struct Tenant {
+    pub(super) span: Range<usize>,
+    pub(super) name: Field<String>,
+    pub(super) keys: Vec<Spanned<String>>,
+    pub(super) weight: Field<i128>,
+    pub(super) max_in_flight: Field<i128>,
+    pub(super) tokens_per_minute: Field<i128>,
+    pub(super) priority_min: Field<i128>,
+    pub(super) priority_max: Field<i128>,
+}
+
 /// `[[pool]]`
 pub(super) struct Pool {
     pub(super) span: Range<usize>,
@@ -104,6 +155,7 @@ pub(super) struct Pool {
     pub(super) decode_first_byte_ms: Field<i128>,
     pub(super) max_model_len: Field<i128>,
     pub(super) probe_kv: Field<bool>,
+    pub(super) engine_api_key_file: Field<String>,
     pub(super) workers: Vec<Worker>,
 }
 
@@ -121,14 +173,16 @@ pub(super) struct Worker {
 pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> Written {
     let mut root = Table::new(&ROOT, root);
     let server = server(root.table("server", &SERVER, problems), problems);
+    let upstream = upstream(root.table("upstream", &UPSTREAM, problems), problems);
     let policy = policy(root.table("policy", &POLICY, problems), problems);
     let sessions = sessions(root.table("sessions", &SESSIONS, problems), problems);
+    let tenants = tenants(&mut root, problems);
     let pools = root.required_tables("pool", &POOL, problems, |problems| {
         problems.of_file("no pool is configured", "add a [[pool]] with its [[pool.worker]] tables");
     });
     let pools = pools.into_iter().map(|table| pool(table, problems)).collect();
     root.finish(&SHAPES, problems);
-    Written { server, policy, sessions, pools }
+    Written { server, upstream, policy, sessions, tenants, pools }
 }
 
 fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
@@ -143,9 +197,23 @@ fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
         connect_timeout_ms: table.number("connect_timeout_ms", problems),
         stream_silence_ms: table.number("stream_silence_ms", problems),
         max_in_flight: table.number("max_in_flight", problems),
+        max_queued: table.number("max_queued", problems),
+        queue_timeout_ms: table.number("queue_timeout_ms", problems),
+        tls_cert_file: table.text("tls_cert_file", problems),
+        tls_key_file: table.text("tls_key_file", problems),
     };
     table.finish(&SHAPES, problems);
     server
+}
+
+fn upstream(mut table: Table<'_>, problems: &mut Problems<'_>) -> Upstream {
+    let upstream = Upstream {
+        ca_file: table.text("ca_file", problems),
+        client_cert_file: table.text("client_cert_file", problems),
+        client_key_file: table.text("client_key_file", problems),
+    };
+    table.finish(&SHAPES, problems);
+    upstream
 }
 
 fn policy(mut table: Table<'_>, problems: &mut Problems<'_>) -> Policy {
@@ -170,6 +238,35 @@ fn sessions(mut table: Table<'_>, problems: &mut Problems<'_>) -> Sessions {
     sessions
 }
 
+fn tenants(root: &mut Table<'_>, problems: &mut Problems<'_>) -> Tenants {
+    let mut table = root.table("tenants", &TENANTS, problems);
+    let each = root.tables("tenant", &TENANT, problems);
+    let tenants = Tenants {
+        header: table.text("header", problems),
+        anonymous: table.text("anonymous", problems),
+        cache_salt: table.boolean("cache_salt", problems),
+        salt_secret_file: table.text("salt_secret_file", problems),
+        tenants: each.into_iter().map(|table| tenant(table, problems)).collect(),
+    };
+    table.finish(&SHAPES, problems);
+    tenants
+}
+
+fn tenant(mut table: Table<'_>, problems: &mut Problems<'_>) -> Tenant {
+    let tenant = Tenant {
+        span: table.span(),
+        name: table.required_text("name", "search", problems),
+        keys: table.texts("keys", problems),
+        weight: table.number("weight", problems),
+        max_in_flight: table.number("max_in_flight", problems),
+        tokens_per_minute: table.number("tokens_per_minute", problems),
+        priority_min: table.number("priority_min", problems),
+        priority_max: table.number("priority_max", problems),
+    };
+    table.finish(&SHAPES, problems);
+    tenant
+}
+
 fn pool(mut table: Table<'_>, problems: &mut Problems<'_>) -> Pool {
     let span = table.span();
     let workers = table.required_tables("worker", &WORKER, problems, |problems| {
@@ -187,6 +284,7 @@ fn pool(mut table: Table<'_>, problems: &mut Problems<'_>) -> Pool {
         decode_first_byte_ms: table.number("decode_first_byte_ms", problems),
         max_model_len: table.number("max_model_len", problems),
         probe_kv: table.boolean("probe_kv", problems),
+        engine_api_key_file: table.text("engine_api_key_file", problems),
         workers: workers.into_iter().map(|table| worker(table, problems)).collect(),
         span,
     };

@@ -18,6 +18,7 @@ use super::version::Standing;
 use crate::clock::Clock;
 use crate::config::{Pool, Worker, WorkerUrl};
 use crate::http::body;
+use crate::http::segments::Segments;
 use crate::ids::RequestId;
 use crate::kv_probe::{LEG_WITHIN, Prober, engine_words};
 use crate::upstream::Upstream;
@@ -37,6 +38,8 @@ pub struct Examiner {
     pub upstream: Upstream,
     /// Times answers.
     pub clock: Arc<dyn Clock>,
+    /// What the pool's engines ask for of each request.
+    pub headers: HeaderMap,
     /// How long a connection may take to stand.
     pub connect_within: Duration,
 }
@@ -138,7 +141,7 @@ impl Examiner {
     }
 
     fn prober(&self) -> Prober<'_> {
-        Prober { upstream: &self.upstream, clock: &*self.clock }
+        Prober { upstream: &self.upstream, clock: &*self.clock, headers: &self.headers }
     }
 
     async fn connect(&self, url: &WorkerUrl) -> Result<u32, String> {
@@ -247,7 +250,8 @@ impl Examiner {
 
     async fn get(&self, url: &WorkerUrl, path: &str) -> Result<(StatusCode, HeaderMap, Bytes), String> {
         let asked = async {
-            let sent = self.upstream.send(Method::GET, url, path, Bytes::new(), HeaderMap::new()).await;
+            let headers = self.headers.clone();
+            let sent = self.upstream.send(Method::GET, url, path, Segments::default(), headers).await;
             let (head, body) = sent.map_err(|error| error.to_string())?.into_parts();
             let text = body::read(body, ANSWER_BYTES_AT_MOST).await.map_err(|error| error.to_string())?;
             Ok((head.status, head.headers, text))

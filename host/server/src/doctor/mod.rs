@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
-use crate::config::{Config, Pool, PoolMode};
+use crate::config::{Config, Pool, PoolMode, Secrets};
 use crate::ids::Ids;
 use crate::kv_probe::Prober;
 use crate::upstream::Upstream;
@@ -32,15 +32,28 @@ const WORKERS_AT_ONCE: usize = 16;
 /// pairs beyond are told as not probed.
 pub const PAIRS_WITHIN: Duration = Duration::from_secs(180);
 
+/// With what engines are asked, as the host would.
+pub struct Doctor<'a> {
+    /// Who they are.
+    pub config: &'a Config,
+    /// What they ask for.
+    pub secrets: &'a Secrets,
+    /// Connections to them.
+    pub upstream: &'a Upstream,
+    /// Times answers.
+    pub clock: &'a Arc<dyn Clock>,
+}
+
 /// Looks at all that a configuration names. `progress` is told what takes time.
-pub async fn run(config: &Config, clock: &Arc<dyn Clock>, progress: impl Fn(&str)) -> Report {
-    let upstream = Upstream::new(Duration::from_millis(config.server.connect_timeout_ms), 1);
-    let ids = Arc::new(Ids::default());
-    let workers = all_workers(config, &upstream, clock, &ids, &progress).await;
+pub async fn run(doctor: &Doctor<'_>, progress: impl Fn(&str)) -> Report {
+    let Doctor { config, secrets, upstream, clock } = *doctor;
+    let ids = Ids::default();
+    let workers = all_workers(doctor, &ids, &progress).await;
     let ends = clock.elapsed() + PAIRS_WITHIN;
     let mut pairs = Vec::new();
     for pool in config.pools.iter().filter(|pool| pool.mode == PoolMode::Pull) {
-        let prober = Prober { upstream: &upstream, clock: &**clock };
+        let headers = secrets.own_headers(&pool.name);
+        let prober = Prober { upstream, clock: &**clock, headers: &headers };
         for (prefill, decode) in pairs_of(pool) {
             let unfit = [prefill, decode].into_iter().find_map(|worker| {
                 let seen =
@@ -67,13 +80,8 @@ pub async fn run(config: &Config, clock: &Arc<dyn Clock>, progress: impl Fn(&str
     Report::new(config, workers, pairs)
 }
 
-async fn all_workers(
-    config: &Config,
-    upstream: &Upstream,
-    clock: &Arc<dyn Clock>,
-    ids: &Arc<Ids>,
-    progress: impl Fn(&str),
-) -> Vec<WorkerSeen> {
+async fn all_workers(doctor: &Doctor<'_>, ids: &Ids, progress: impl Fn(&str)) -> Vec<WorkerSeen> {
+    let Doctor { config, secrets, upstream, clock } = *doctor;
     let places = Arc::new(Semaphore::new(WORKERS_AT_ONCE));
     let mut tasks = JoinSet::new();
     let all = config.pools.iter().flat_map(|pool| pool.workers.iter().map(move |worker| (pool, worker)));
@@ -81,6 +89,7 @@ async fn all_workers(
         let examiner = Examiner {
             upstream: upstream.clone(),
             clock: clock.clone(),
+            headers: secrets.own_headers(&pool.name),
             connect_within: Duration::from_millis(config.server.connect_timeout_ms),
         };
         let (pool, worker, id, places) = (pool.clone(), worker.clone(), ids.next(), places.clone());

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,12 +30,12 @@ impl Holds {
         self.open += 1;
     }
 
-    fn read(&mut self) {
+    fn ended(&mut self) {
         self.open = self.open.saturating_sub(1);
     }
 
     fn stranded(&mut self, lease_ends: Duration) {
-        self.read();
+        self.ended();
         if self.stranded.len() >= STRANDED_AT_MOST {
             self.stranded.pop();
         }
@@ -50,29 +51,29 @@ impl Holds {
     }
 }
 
-/// A live handle. Dropped without [`HandleGuard::read`], it is stranded: it counts until its lease is over.
+/// A live handle. Dropped without [`HandleGuard::over`], it is stranded: it counts until its lease is over.
 pub struct HandleGuard {
     worker: Arc<Worker>,
     clock: Arc<dyn Clock>,
     lease: Duration,
-    is_read: bool,
+    is_over: AtomicBool,
 }
 
 impl HandleGuard {
-    /// The blocks were read: the worker keeps them no longer.
-    pub fn read(mut self) {
-        self.is_read = true;
+    /// The blocks were read, or their holder was told to free them: it keeps them no longer. Said again, it changes
+    /// nothing.
+    pub fn over(&self) {
+        if !self.is_over.swap(true, Ordering::Relaxed) {
+            self.worker.holds().ended();
+        }
     }
 }
 
 impl Drop for HandleGuard {
     fn drop(&mut self) {
-        let mut holds = self.worker.holds();
-        if self.is_read {
-            holds.read();
-        } else {
+        if !*self.is_over.get_mut() {
             // A reader's last sign of life renewed the lease at the latest now.
-            holds.stranded(self.clock.elapsed() + self.lease);
+            self.worker.holds().stranded(self.clock.elapsed() + self.lease);
         }
     }
 }
@@ -85,7 +86,7 @@ impl Worker {
             worker: self.clone(),
             clock: clock.clone(),
             lease: Duration::from_millis(lease_ms),
-            is_read: false,
+            is_over: AtomicBool::new(false),
         }
     }
 
@@ -109,7 +110,7 @@ mod tests {
     #[derive(Debug, Clone, Copy)]
     enum Step {
         Open,
-        Read,
+        End,
         Strand(u64),
         Wait(u64),
     }
@@ -117,7 +118,7 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
             Just(Step::Open),
-            Just(Step::Read),
+            Just(Step::End),
             (1..50_u64).prop_map(Step::Strand),
             (1..30_u64).prop_map(Step::Wait),
         ];
@@ -133,14 +134,14 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Open => { holds.opened(); open += 1; }
-                    Step::Read if open > 0 => { holds.read(); open -= 1; }
+                    Step::End if open > 0 => { holds.ended(); open -= 1; }
                     Step::Strand(lease) if open > 0 => {
                         holds.stranded(Duration::from_millis(now + lease));
                         open -= 1;
                         leases.push(now + lease);
                     }
                     Step::Wait(ms) => now += ms,
-                    Step::Read | Step::Strand(_) => {}
+                    Step::End | Step::Strand(_) => {}
                 }
                 let live = open + leases.iter().filter(|ends| **ends > now).count() as u32;
                 prop_assert_eq!(holds.live(Duration::from_millis(now)), live);

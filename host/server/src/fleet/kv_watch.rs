@@ -162,12 +162,13 @@ impl Watch {
         let share = Share { requests: 1, ..Share::default() };
         let _booked = [&pair.prefill, &pair.decode].map(|worker| Booking::new(worker.clone(), share));
         let kept = pair.prefill.hold_handle(self.pool.clock(), self.pool.config.kv_lease_ms);
-        let prober = Prober { upstream: &self.upstream, clock: &**self.pool.clock() };
+        let headers = self.pool.own_headers();
+        let prober = Prober { upstream: &self.upstream, clock: &**self.pool.clock(), headers: &headers };
         let (config, id) = (&self.pool.config, self.ids.next());
         let Proof { outcome, blocks_left, .. } =
             prober.pair(config, &pair.prefill.url, &pair.decode.url, id).await;
         if !blocks_left {
-            kept.read();
+            kept.over();
         }
         outcome
     }

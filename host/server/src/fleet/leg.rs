@@ -33,6 +33,12 @@ impl Leg {
         Self::start(pool, worker, from.map(|prefill| (prefill.id, worker.id)))
     }
 
+    /// A request to another path is passed on.
+    pub fn passed(pool: &Arc<Pool>, worker: &Arc<Worker>) -> Self {
+        worker.metrics.leg(labels::Leg::Passthrough);
+        Self::start(pool, worker, None)
+    }
+
     fn start(pool: &Arc<Pool>, worker: &Arc<Worker>, pair: Option<Pair>) -> Self {
         let now_ms = pool.now_ms();
         let is_trial = worker.seen().breaker.sent(now_ms);
@@ -64,7 +70,9 @@ impl Leg {
     /// It came to nothing, or broke off.
     pub fn failed(&mut self, failure: Failure, why: &str) {
         self.told = true;
-        self.worker.metrics.leg_failure(failure);
+        if failure != Failure::Refused {
+            self.worker.metrics.leg_failure(failure);
+        }
         if failure == Failure::Unreachable {
             // Real work met it: no need to wait for a probe.
             self.worker.seen().last_error = Some(why.to_owned());

@@ -21,13 +21,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use hyper::header::{HeaderMap, HeaderValue};
 use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
 use sluice_core::retry_budget::RetryBudget;
 
 use crate::clock::{Clock, millis};
-use crate::config;
+use crate::config::{self, Secrets};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::pool_metrics::PoolMetrics;
 pub use booking::Booking;
@@ -55,6 +56,8 @@ pub struct Pool {
     pub workers: Vec<Arc<Worker>>,
     /// Resolved once.
     pub metrics: Arc<PoolMetrics>,
+    /// `Authorization` for its engines, if they ask for one.
+    pub engine_key: Option<HeaderValue>,
     table: ArcSwap<Table>,
     /// Orders publications, so that an older view never replaces a newer one.
     publishing: Mutex<()>,
@@ -70,9 +73,9 @@ pub struct Pool {
 
 impl Fleet {
     /// The fleet as configured; nobody is up before the first probe.
-    pub fn new(pools: &[config::Pool], clock: &Arc<dyn Clock>, metrics: &Metrics) -> Self {
+    pub fn new(pools: &[config::Pool], secrets: &Secrets, clock: &Arc<dyn Clock>, metrics: &Metrics) -> Self {
         let pools: Vec<_> =
-            pools.iter().map(|pool| Arc::new(Pool::new(pool, clock.clone(), metrics))).collect();
+            pools.iter().map(|pool| Arc::new(Pool::new(pool, secrets, clock.clone(), metrics))).collect();
         let by_model =
             pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
         Self { pools, by_model }
@@ -90,10 +93,11 @@ impl Fleet {
 }
 
 impl Pool {
-    fn new(config: &config::Pool, clock: Arc<dyn Clock>, metrics: &Metrics) -> Self {
+    fn new(config: &config::Pool, secrets: &Secrets, clock: Arc<dyn Clock>, metrics: &Metrics) -> Self {
         let workers: Vec<_> =
             config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker, metrics))).collect();
         Self {
+            engine_key: secrets.engine_keys.get(&config.name).cloned(),
             config: config.clone(),
             workers,
             metrics: metrics.pool(&config.name),
@@ -181,6 +185,11 @@ impl Pool {
     /// The name of one of its workers, for people.
     pub fn worker_name(&self, id: u64) -> &str {
         self.workers.iter().find(|worker| worker.id == id).map_or("?", |worker| &worker.name)
+    }
+
+    /// Headers of requests that the host itself makes to the pool's engines: their key, if they ask for one.
+    pub fn own_headers(&self) -> HeaderMap {
+        config::own_headers(self.engine_key.as_ref())
     }
 
     /// The number of this decision, counted from 0.

@@ -221,13 +221,9 @@ impl Probe {
 
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {
         let asked = async {
-            let response = self.upstream.send(
-                Method::GET,
-                &self.worker.url,
-                path,
-                Segments::default(),
-                Default::default(),
-            );
+            let headers = self.pool.own_headers();
+            let response =
+                self.upstream.send(Method::GET, &self.worker.url, path, Segments::default(), headers);
             let response = response.await.map_err(|error| error.to_string())?;
             let status = response.status();
             let body = crate::http::body::read(response.into_body(), limit_bytes).await;

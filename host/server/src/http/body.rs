@@ -8,11 +8,12 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::app::Place;
+use crate::admission::Place;
+use crate::passthrough::stream::Passing;
 use crate::pipeline::relay::Relay;
 
-/// A response is either whole or relayed chunk by chunk.
-pub type ResponseBody = Either<Whole, Relay>;
+/// A response is either whole or relayed chunk by chunk: a passed request's, or one that was decided.
+pub type ResponseBody = Either<Either<Whole, Passing>, Relay>;
 
 /// A whole body, and the place among the requests in flight that it takes until it is sent.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub fn whole(bytes: impl Into<Bytes>) -> ResponseBody {
 
 /// A whole body that keeps a place until it is sent.
 pub fn whole_with_place(bytes: impl Into<Bytes>, place: Option<Place>) -> ResponseBody {
-    Either::Left(Whole { bytes: Full::new(bytes.into()), _place: place })
+    Either::Left(Either::Left(Whole { bytes: Full::new(bytes.into()), _place: place }))
 }
 
 /// Why a body could not be read.
@@ -71,6 +72,10 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    // A length that is said is believed: nothing is read of a body that is too long.
+    if body.size_hint().lower() > limit_bytes as u64 {
+        return Err(ReadError::TooLong { limit_bytes });
+    }
     match Limited::new(body, limit_bytes).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ReadError::TooLong { limit_bytes }),

@@ -1,6 +1,6 @@
 //! Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, each saying who failed.
 
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
@@ -45,6 +45,9 @@ impl Blame {
         }
     }
 }
+
+/// Answers to requests whose body is not read, or not to its end: the connection cannot carry another.
+const CLOSING: [StatusCode; 2] = [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::REQUEST_TIMEOUT];
 
 /// When to come back while no worker is up: about the time a probe takes to notice one.
 const RETRY_AFTER_NO_WORKER_MS: u32 = 1_000;
@@ -105,6 +108,12 @@ impl ApiError {
     /// The whole response.
     pub fn response(&self) -> Response<ResponseBody> {
         let mut response = json_response(self.status, self.json());
+        if CLOSING.contains(&self.status) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(ms) = self.retry_after_ms {
             // The header counts whole seconds: round up, or clients come back too early.
             let seconds = HeaderValue::from(ms.div_ceil(1_000));

@@ -4,15 +4,13 @@
 //! cut the stream. An event without such a member leaves as the very bytes that came.
 
 use bytes::{Buf, Bytes, BytesMut};
-use memchr::memmem::Finder;
 
-use crate::http::members::Members;
+use super::internal;
+pub use super::internal::ENGINE_INTERNAL;
+use super::members::Members;
 
 /// The longest event taken. vLLM's largest chunks (logprobs, `prompt_token_ids`) are under 1 MiB.
 pub const EVENT_BYTES_AT_MOST: usize = 8 * 1024 * 1024;
-
-/// Members of vLLM's chunks and answers that are between the host and its engines.
-pub const ENGINE_INTERNAL: [&str; 2] = ["kv_transfer_params", "ec_transfer_params"];
 
 /// An event was longer than [`EVENT_BYTES_AT_MOST`].
 #[derive(Debug, thiserror::Error)]
@@ -84,34 +82,43 @@ pub fn payload(event: &[u8]) -> Option<&[u8]> {
     event.split(|byte| *byte == b'\n').find_map(data)
 }
 
-/// Takes [`ENGINE_INTERNAL`] members out of an event. Returns the event as it came when it holds none.
-pub fn without_internal(event: Bytes) -> Bytes {
-    thread_local! {
-        static FINDER: Finder<'static> = Finder::new("_transfer_params");
-    }
-    if FINDER.with(|finder| finder.find(&event).is_none()) {
-        return event;
-    }
+/// What becomes of a `data:` line.
+pub enum Line {
+    /// It stays as it came.
+    Keep,
+    /// It goes.
+    Drop,
+    /// It gets this payload.
+    Replace(Vec<u8>),
+}
+
+/// Rewrites an event's `data:` lines, each by its payload. Other lines stay as they came.
+pub fn rewrite(event: &[u8], mut line_of: impl FnMut(&[u8]) -> Line) -> Bytes {
     let mut out = BytesMut::with_capacity(event.len());
     for line in event.split_inclusive(|byte| *byte == b'\n') {
-        let Some(payload) = data(line) else {
-            out.extend_from_slice(line);
-            continue;
-        };
-        let Ok(members) = Members::parse(payload) else {
-            // It names such a member and cannot be read: better nothing than a handle in a client's hands.
-            continue;
-        };
-        match Some(members).filter(|members| ENGINE_INTERNAL.iter().any(|name| members.has(name))) {
-            None => out.extend_from_slice(line),
-            Some(members) => {
+        match data(line).map_or(Line::Keep, &mut line_of) {
+            Line::Keep => out.extend_from_slice(line),
+            Line::Drop => {}
+            Line::Replace(payload) => {
                 out.extend_from_slice(b"data: ");
-                out.extend_from_slice(&members.write(&ENGINE_INTERNAL, &[]));
+                out.extend_from_slice(&payload);
                 out.extend_from_slice(b"\n");
             }
         }
     }
     out.freeze()
+}
+
+/// Takes [`ENGINE_INTERNAL`] members out of an event. Returns the event as it came when it holds none.
+pub fn without_internal(event: Bytes) -> Bytes {
+    if !internal::may_hold_internal(&event) {
+        return event;
+    }
+    rewrite(&event, |payload| match Members::parse(payload) {
+        Ok(members) => internal::without_internal(&members).map_or(Line::Keep, Line::Replace),
+        // It names such a member and cannot be read: better nothing than a handle in a client's hands.
+        Err(_) => Line::Drop,
+    })
 }
 
 /// Joins events into one chunk, so that a burst costs one write. One event is passed on as it is.

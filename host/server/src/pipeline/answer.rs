@@ -24,6 +24,7 @@ use crate::http::members::Members;
 use crate::http::sse::ENGINE_INTERNAL;
 use crate::telemetry::labels::Phase;
 use crate::upstream::UpstreamBody;
+use crate::usage::PrefillUsage;
 
 /// Passes the decode leg's answer on. Its status is known here, and a stream's first words, before anything went to
 /// the client.
@@ -46,10 +47,10 @@ pub(super) async fn relay(
             Ok(opened) => opened,
             Err(unopened) => return Err(did_not_begin(&mut turn.leg, unopened, deadline)),
         };
-        stream(Relay::new(opened, turn, record.hand_over(), call.deadline))
+        stream(ResponseBody::Right(Relay::new(opened, turn, record.hand_over(), call.deadline)))
     } else {
         let bytes = dispatch::read(&mut turn.leg, Blame::Decode, body, deadline).await?;
-        let (bytes, end) = finish_whole(bytes)
+        let (bytes, end) = finish_whole(bytes, turn.prefilled)
             .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
         turn.finish(end, record);
         let mut response = json_response(StatusCode::OK, Bytes::new());
@@ -87,8 +88,9 @@ fn did_not_begin(leg: &mut Leg, unopened: Unopened, deadline: &Deadline) -> Fail
     }
 }
 
-fn stream(relay: Relay) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::Right(relay));
+/// A response of events, each sent as it comes.
+pub(crate) fn stream(body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
     for (name, value) in [
         ("content-type", "text/event-stream; charset=utf-8"),
         // Proxies in between must not hold a stream back.
@@ -100,7 +102,7 @@ fn stream(relay: Relay) -> Response<ResponseBody> {
     response
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     const KIND: &[u8] = b"text/event-stream";
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.as_bytes().get(..KIND.len()));
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(KIND))
@@ -118,12 +120,17 @@ pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static st
     Ok(members)
 }
 
-/// Takes engine-internal members out of a whole answer and reads what its end tells.
-fn finish_whole(bytes: Bytes) -> Result<(Bytes, AnswerEnd), (Failure, &'static str)> {
+/// Takes engine-internal members out of a whole answer, corrects its usage, and reads what its end tells.
+fn finish_whole(
+    bytes: Bytes,
+    prefilled: Option<PrefillUsage>,
+) -> Result<(Bytes, AnswerEnd), (Failure, &'static str)> {
     let members = members(&bytes)?;
     let end = answer_end(&members);
-    if ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
-        let cleaned = members.write(&ENGINE_INTERNAL, &[]);
+    let usage = prefilled.and_then(|prefilled| prefilled.usage(&members));
+    if usage.is_some() || ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
+        let set: Vec<_> = usage.iter().map(|usage| ("usage", usage.as_str())).collect();
+        let cleaned = members.write(&ENGINE_INTERNAL, &set);
         return Ok((cleaned.into(), end));
     }
     Ok((bytes, end))
@@ -178,7 +185,7 @@ mod tests {
     #[test]
     fn a_whole_answer_is_cleaned_and_read() {
         let body = r#"{"id":"x","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":58,"total_tokens":90,"completion_tokens":32},"kv_transfer_params":null,"ec_transfer_params":null}"#;
-        let (bytes, end) = finish_whole(Bytes::from_static(body.as_bytes())).expect("an answer");
+        let (bytes, end) = finish_whole(Bytes::from_static(body.as_bytes()), None).expect("an answer");
         assert_eq!(
             bytes,
             r#"{"id":"x","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":58,"total_tokens":90,"completion_tokens":32}}"#
@@ -200,14 +207,14 @@ mod tests {
             r#"{"object":"error","message":"x","choices":[]}"#,
             r#"{"choices":[{"finish_reason":"error"}]}"#,
         ] {
-            assert!(finish_whole(Bytes::from_static(body.as_bytes())).is_err(), "{body}");
+            assert!(finish_whole(Bytes::from_static(body.as_bytes()), None).is_err(), "{body}");
         }
     }
 
     #[test]
     fn odd_members_do_no_harm() {
         for body in [r#"{"choices":7,"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#] {
-            let passed = finish_whole(Bytes::from_static(body.as_bytes()));
+            let passed = finish_whole(Bytes::from_static(body.as_bytes()), None);
             assert_eq!(passed, Ok((Bytes::from_static(body.as_bytes()), AnswerEnd::default())), "{body}");
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct Attempt<'c, 'b> {
 }
 
 /// An attempt that came to nothing, before the client's first byte.
-pub(super) struct Failed {
+pub(crate) struct Failed {
     pub failure: Failure,
     /// Who failed, by id: the next attempt goes elsewhere if it can.
     pub worker: Option<u64>,

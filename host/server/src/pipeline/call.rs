@@ -18,13 +18,13 @@ use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Pool, Table};
 use crate::http::error::ApiError;
-use crate::identity::tenant;
 use crate::ids::RequestId;
 use crate::request::{ClientRequest, Endpoint};
-use crate::telemetry::labels::Fallback;
-use crate::telemetry::labels::Label;
+use crate::telemetry::labels::{Fallback, Label};
+use crate::tenants::{Caller, TokenUse};
 
-/// Client headers that engines get: the key, for engines that ask for one, and trace context. No others: some
+/// Client headers that engines get: the key, for engines that ask for one (unless it was for this host, or the pool
+/// has a key of its own), and trace context. No others: some
 /// steer engines (`x-data-parallel-rank`), and request ids are ours.
 const FORWARDED: [&str; 3] = ["authorization", "traceparent", "tracestate"];
 
@@ -46,6 +46,10 @@ pub(super) struct Call<'a> {
     pub request: ClientRequest<'a>,
     pub id: RequestId,
     pub tenant: String,
+    /// Higher is more urgent.
+    pub priority: i32,
+    /// What it takes of its tenant's tokens.
+    pub tokens: Arc<TokenUse>,
     pub session_key: Option<SessionKey>,
     pub session: Option<Session>,
     /// Of the prompt, for the session; of no use without one.
@@ -72,11 +76,17 @@ impl<'a> Call<'a> {
         headers: &HeaderMap,
         bytes: &'a Bytes,
         arrival: &Arrival,
+        caller: &Caller,
+        urgency: i32,
     ) -> Result<Self, ApiError> {
-        let request = ClientRequest::parse(endpoint, headers, bytes)?;
+        let mut request = ClientRequest::parse(endpoint, headers, bytes)?;
         let pool =
             app.fleet.pool(&request.model).cloned().ok_or_else(|| unknown_model(app, &request.model))?;
-        let tenant = tenant(headers).into_owned();
+        if let Some(limit) = request.output_limit {
+            limit.check(pool.config.max_model_len)?;
+        }
+        let tenant = caller.name.to_string();
+        let priority = app.tenants.mark(caller, urgency, &mut request);
         let session_key = request.conversation.as_ref().map(|conversation| SessionKey {
             tenant: tenant.clone(),
             model: request.model.clone(),
@@ -87,11 +97,14 @@ impl<'a> Call<'a> {
         let text = request.prompt_text();
         let mark = session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default();
         let continues_session = session.as_ref().is_some_and(|session| session.is_continued_by(text));
+        let prompt_tokens = prompt_tokens(&pool, text.len(), session.as_ref().filter(|_| continues_session));
+        let tokens =
+            TokenUse::reserve(&app.tenants, caller, prompt_tokens, request.output_tokens_at_most()?)?;
         Ok(Self {
             generation: app.policies.generation(),
             sequence: pool.next_sequence(),
             labels: labels(&app.config.policy.labels, headers),
-            headers: forwarded(headers),
+            headers: forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref()),
             arrived: arrival.at,
             deadline: arrival.deadline,
             wants_decision: headers.contains_key(DECISION_HEADER),
@@ -100,6 +113,8 @@ impl<'a> Call<'a> {
             request,
             id: arrival.id,
             tenant,
+            priority,
+            tokens,
             session_key,
             session,
             mark,
@@ -175,7 +190,7 @@ impl<'a> Call<'a> {
 }
 
 /// The client's own request id comes back to it; without one it gets ours. Engines see only ours.
-pub(super) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut HeaderMap) {
+pub(crate) fn echo_request_id(request: &HeaderMap, id: RequestId, response: &mut HeaderMap) {
     let name = HeaderName::from_static(REQUEST_ID_HEADER);
     let value = request.get(&name).cloned().or_else(|| HeaderValue::try_from(id.to_string()).ok());
     if let Some(value) = value {
@@ -195,12 +210,28 @@ fn cut_down(table: Arc<Table>, rows: &[Row]) -> Arc<Table> {
     if rows.len() == table.fleet.len() { table } else { Arc::new(table.select(rows)) }
 }
 
-fn forwarded(headers: &HeaderMap) -> HeaderMap {
+/// Exact where the last turn's count covers the prompt, estimated elsewhere.
+pub(super) fn prompt_tokens(pool: &Pool, bytes: usize, continued: Option<&Session>) -> u32 {
+    let estimate = |bytes: usize| pool.estimate_tokens(bytes);
+    continued.map_or_else(|| estimate(bytes), |session| session.prompt_tokens(bytes, estimate))
+}
+
+pub(crate) fn forwarded(
+    headers: &HeaderMap,
+    key_is_ours: bool,
+    engine_key: Option<&HeaderValue>,
+) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(4);
     for name in FORWARDED {
         if let Some(value) = headers.get(name) {
             out.insert(HeaderName::from_static(name), value.clone());
         }
+    }
+    if key_is_ours {
+        out.remove(AUTHORIZATION);
+    }
+    if let Some(key) = engine_key {
+        out.insert(AUTHORIZATION, key.clone());
     }
     if let Some(key) = out.get_mut(AUTHORIZATION) {
         key.set_sensitive(true);
@@ -220,7 +251,7 @@ fn labels(names: &[String], headers: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-fn unknown_model(app: &App, model: &str) -> ApiError {
+pub(crate) fn unknown_model(app: &App, model: &str) -> ApiError {
     let known: Vec<_> = app.fleet.pools().iter().map(|pool| pool.config.model.as_str()).collect();
     let shown: String = model.chars().take(100).collect();
     ApiError {

@@ -16,7 +16,7 @@ use crate::telemetry::labels::Retry;
 use crate::upstream::{UpstreamBody, UpstreamError};
 
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
-const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
+pub(crate) const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
 
 /// When to come back after this host ran short of descriptors or ports: they are freed as requests end.
 const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
@@ -68,7 +68,8 @@ async fn post(
     call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt)).await
 }
 
-fn unanswered(leg: &mut Leg, blame: Blame, error: &UpstreamError) -> Failed {
+/// No answer's head came.
+pub(crate) fn unanswered(leg: &mut Leg, blame: Blame, error: &UpstreamError) -> Failed {
     let (failure, code) = match error {
         UpstreamError::Local { .. } => {
             let failed = fail(leg, Blame::Host, Failure::HostShort, "host_short", error.to_string());
@@ -92,14 +93,14 @@ pub(super) fn late(leg: &mut Leg, blame: Blame, deadline: &Deadline) -> Failed {
 }
 
 /// An answer that is none: empty, no JSON, an error in a 200, no choices. Nothing of it reached the client.
-pub(super) fn no_answer(leg: &mut Leg, blame: Blame, failure: Failure, what: &str) -> Failed {
+pub(crate) fn no_answer(leg: &mut Leg, blame: Blame, failure: Failure, what: &str) -> Failed {
     let worker = leg.worker();
     let message = format!("{} worker {:?} answered 200, but {what}", worker.role.name(), worker.name);
     fail(leg, blame, failure, "no_answer", message)
 }
 
 /// Tells the leg's failure, and makes the client's error of it.
-pub(super) fn fail(
+pub(crate) fn fail(
     leg: &mut Leg,
     blame: Blame,
     failure: Failure,

@@ -3,7 +3,7 @@
 use sluice_core::facts::{Facts, RequestFacts};
 use sluice_core::hash;
 
-use super::call::Call;
+use super::call::{Call, prompt_tokens};
 use crate::clock::millis;
 use crate::fleet::Table;
 
@@ -18,14 +18,12 @@ const WORKLOAD: &str = "default";
 pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
     let text = call.request.prompt_text();
     let pool = &call.pool;
-    let estimate = |bytes: usize| pool.estimate_tokens(bytes);
     let block_tokens = pool.config.block_tokens;
     let continued = call.session.as_ref().filter(|_| call.continues_session);
-    let (prompt_tokens, cached_tokens) = match continued {
-        Some(session) => {
-            (session.prompt_tokens(text.len(), estimate), session.cached_tokens(&table.fleet, block_tokens))
-        }
-        None => (estimate(text.len()), vec![0; table.fleet.len()]),
+    let prompt_tokens = prompt_tokens(pool, text.len(), continued);
+    let cached_tokens = match continued {
+        Some(session) => session.cached_tokens(&table.fleet, block_tokens),
+        None => vec![0; table.fleet.len()],
     };
     Facts {
         now_ms: call.app.clock.wall_ms(),
@@ -41,7 +39,7 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
             prompt_tokens_exact: false,
             max_output_tokens: call.request.max_output_tokens,
             streams: call.request.streams,
-            priority: 0,
+            priority: call.priority,
             ttft_target_ms: None,
             tpot_target_ms: None,
             attempt,

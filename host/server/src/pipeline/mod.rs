@@ -1,15 +1,16 @@
 //! The life of a request. [`serve`] and `run` read like the list in ARCHITECTURE.md; each step is a file.
 
-mod answer;
-mod attempt;
-mod call;
+pub(crate) mod admit;
+pub(crate) mod answer;
+pub(crate) mod attempt;
+pub(crate) mod call;
 mod deadline;
 mod decide;
-mod dispatch;
+pub(crate) mod dispatch;
 mod facts;
 mod prefill;
 mod pull;
-mod refusal;
+pub(crate) mod refusal;
 pub mod relay;
 mod stream_start;
 mod turn;
@@ -19,16 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper::{HeaderMap, Request, Response};
 use sluice_core::verdict::Placement;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::app::App;
-use crate::http::body::{self, ReadError, ResponseBody};
-use crate::http::error::{ApiError, Blame};
-use crate::ids::RequestId;
+use crate::http::body::ResponseBody;
+use crate::http::content_type;
+use crate::http::error::ApiError;
 use crate::request::Endpoint;
 use crate::telemetry::labels::{Fallback, Retry};
+use admit::Admitted;
 use attempt::Attempt;
 use call::{Arrival, Call};
 use turn::Record;
@@ -46,23 +48,22 @@ pub const DECISION_HEADER: &str = "x-sluice-decision";
 /// Header that carries request ids.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
 
-/// How long a body may take to arrive. It holds a place among the requests in flight meanwhile; 16 MiB in this
-/// time is 2 Mbit/s.
-const BODY_ARRIVES_WITHIN: Duration = Duration::from_secs(60);
-
-/// When a client turned away for want of a place should come back.
-const RETRY_AFTER_BUSY_MS: u32 = 1_000;
-
 /// Serves one generation request. Every path out is a response in OpenAI's shape.
 pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming>) -> Response<ResponseBody> {
     let (head, incoming) = request.into_parts();
     let id = app.ids.next();
     let mut record = Record::start(app, endpoint);
-    let served = match app.admit() {
-        None => Err(busy(app)),
-        Some(place) => {
-            record.hold(place);
-            run(app, endpoint, &head.headers, incoming, id, &mut record).await
+    let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
+    // 0. Who asks, and a place, be it after a wait.
+    let admitted = match content_type::json(&head.headers) {
+        Err(error) => Err(error),
+        Ok(()) => admit::admit(app, &head.headers, incoming, deadline).await,
+    };
+    let served = match admitted {
+        Err(error) => Err(error),
+        Ok(admitted) => {
+            let arrival = Arrival { id, at: record.started(), deadline };
+            run(app, endpoint, &head.headers, admitted, arrival, &mut record).await
         }
     };
     let mut response = served.unwrap_or_else(|error| {
@@ -77,16 +78,16 @@ async fn run(
     app: &Arc<App>,
     endpoint: Endpoint,
     headers: &HeaderMap,
-    incoming: Incoming,
-    id: RequestId,
+    admitted: Admitted,
+    arrival: Arrival,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let request_time = Duration::from_millis(app.config.server.request_timeout_ms);
-    let arrival = Arrival { id, at: record.started(), deadline: Instant::now() + request_time };
-    let bytes = read_body(app, incoming, arrival.deadline).await?;
+    let Admitted { caller, urgency, place, bytes } = admitted;
+    record.hold(place);
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
-    let call = &Call::read(app, endpoint, headers, &bytes, &arrival)?;
+    let call = &Call::read(app, endpoint, headers, &bytes, &arrival, &caller, urgency)?;
     record.pool(&call.pool.metrics);
+    record.charge(&call.tokens);
     let mut number = 0;
     let mut unwanted = Unwanted::default();
     loop {
@@ -146,42 +147,4 @@ impl Unwanted {
         self.pairs_met += 1;
         true
     }
-}
-
-async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<bytes::Bytes, ApiError> {
-    let deadline = deadline.min(Instant::now() + BODY_ARRIVES_WITHIN);
-    let read = timeout_at(deadline, body::read(incoming, app.config.server.max_body_bytes)).await;
-    let error = match read {
-        Ok(Ok(bytes)) => return Ok(bytes),
-        Ok(Err(error)) => error,
-        Err(_) => {
-            let message = format!(
-                "the body did not arrive within {} s, or within server.request_timeout_ms",
-                BODY_ARRIVES_WITHIN.as_secs()
-            );
-            return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Blame::Client, "body_too_slow", message));
-        }
-    };
-    Err(match error {
-        ReadError::TooLong { limit_bytes } => ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            Blame::Client,
-            "request_too_large",
-            format!("the body is longer than {limit_bytes} bytes (server.max_body_bytes)"),
-        ),
-        ReadError::Broken(cause) => {
-            ApiError::bad_request(None, "body_broken", format!("the body broke off: {cause}"))
-        }
-    })
-}
-
-fn busy(app: &App) -> ApiError {
-    let limit = app.config.server.max_in_flight;
-    ApiError::new(
-        StatusCode::TOO_MANY_REQUESTS,
-        Blame::Host,
-        "too_many_in_flight",
-        format!("{limit} requests are in flight, as many as server.max_in_flight allows; try again shortly"),
-    )
-    .retry_after(RETRY_AFTER_BUSY_MS)
 }

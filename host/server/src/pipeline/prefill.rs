@@ -14,21 +14,22 @@ use super::deadline::Deadline;
 use super::dispatch::{self, Resend};
 use super::refusal::refusal;
 use crate::config::HOLD_MARGIN_MS;
-use crate::fleet::{Booking, HandleGuard, Leg, Worker};
+use crate::fleet::{Booking, Leg, Worker};
 use crate::handle::{Handle, HandleError};
 use crate::held::{Blocks, Held};
 use crate::http::error::Blame;
 use crate::http::members::Members;
 use crate::telemetry::labels::{Fallback, HandleFate, Label, Phase};
+use crate::usage::PrefillUsage;
 
 /// The end of a prefill leg.
 pub(super) struct Prefilled {
     pub by: Arc<Worker>,
     /// `None` when the worker moved nothing: decode then computes the prompt again.
     pub held: Option<Held>,
-    /// The worker keeps blocks until decode has read them.
-    pub kept: Option<HandleGuard>,
     pub prompt_tokens: Option<u32>,
+    /// For the client's usage; `None` without a handle.
+    pub said: Option<PrefillUsage>,
     pub took: Duration,
 }
 
@@ -58,21 +59,22 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);
     let handle = take_handle(call, &worker, &members);
-    let lease_ms = call.pool.config.kv_lease_ms;
-    // Before the booking goes: a draining worker is never taken for idle in between.
-    let kept = handle.as_ref().map(|_| worker.hold_handle(&call.app.clock, lease_ms));
-    drop(booking);
+    let said = handle.as_ref().map(|handle| PrefillUsage::of(handle.cached_tokens, &members));
     let prompt_tokens = handle.as_ref().and_then(|handle| handle.tokens).or(told);
     let computed = prompt_tokens.unwrap_or(facts.request.prompt_tokens);
     let cached_tokens = handle.as_ref().and_then(|handle| handle.cached_tokens).unwrap_or(cached_tokens);
     worker.seen().prefilled(computed.saturating_sub(cached_tokens), dispatched, answered);
+    let lease_ms = call.pool.config.kv_lease_ms;
     let usable = usable_for(lease_ms, call.app.config.server.connect_timeout_ms);
     let held = handle.map(|handle| {
         let (pool, holder, endpoint) = (call.pool.clone(), worker.clone(), call.request.endpoint);
-        let blocks = Blocks { handle, good_until: answered + usable, pool, holder, endpoint };
+        let kept = Arc::new(worker.hold_handle(&call.app.clock, lease_ms));
+        let blocks = Blocks { handle, good_until: answered + usable, pool, holder, endpoint, kept };
         Held::new(blocks, &call.app.releases)
     });
-    Ok(Prefilled { by: worker, held, kept, prompt_tokens, took })
+    // Only now, with the handle counted: a draining worker is never taken for idle in between.
+    drop(booking);
+    Ok(Prefilled { by: worker, held, prompt_tokens, said, took })
 }
 
 /// How long after the prefill's answer its handle may be sent: decode must reach the holder within the lease, and a

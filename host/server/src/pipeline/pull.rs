@@ -72,8 +72,8 @@ async fn decode(
     let (deadline, how) = (Deadline::decode(call), (resend, attempt.number));
     let holder = prefilled.by.clone();
     let mut turn = Turn::start(attempt, row, booking, leg)
-        .prefilled_by(prefilled.by, prefilled.prompt_tokens, spent.is_some())
-        .reads(prefilled.kept);
+        .prefilled_by(prefilled.by, prefilled.prompt_tokens, prefilled.said)
+        .reads(spent.as_ref().map(Spent::kept));
     let sent = match dispatch::send(call, &mut turn.leg, Blame::Decode, body, how, deadline).await {
         Ok(sent) => sent,
         Err(failed) => {

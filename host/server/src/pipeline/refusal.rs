@@ -14,7 +14,7 @@ use crate::http::members::Members;
 const ENGINE_WORDS_AT_MOST: usize = 4_000;
 
 /// An answer that is no 200. A 5xx is the engine's trouble; a 4xx is the client's, which the engine found.
-pub(super) fn refusal(leg: &mut Leg, blame: Blame, head: &Parts, body: &[u8]) -> Failed {
+pub(crate) fn refusal(leg: &mut Leg, blame: Blame, head: &Parts, body: &[u8]) -> Failed {
     let worker = leg.worker().clone();
     let mut error = told(&worker, blame, head.status, body);
     let seconds = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
@@ -25,7 +25,7 @@ pub(super) fn refusal(leg: &mut Leg, blame: Blame, head: &Parts, body: &[u8]) ->
 }
 
 /// What the client is told: the engine's own words where they are found, ours otherwise.
-pub(super) fn told(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> ApiError {
+pub(crate) fn told(worker: &Worker, blame: Blame, status: StatusCode, body: &[u8]) -> ApiError {
     let shown =
         if status.is_client_error() || status.is_server_error() { status } else { StatusCode::BAD_GATEWAY };
     let (blame, code) = if status.is_client_error() {

@@ -142,7 +142,10 @@ impl Running {
         self.turn.generated(events.len() as u32);
         let mut out = Vec::with_capacity(events.len());
         for event in events {
-            let event = sse::without_internal(event);
+            let mut event = sse::without_internal(event);
+            if let Some(prefilled) = self.turn.prefilled {
+                event = prefilled.in_event(event);
+            }
             if is_done(&event) {
                 self.done_seen = true;
                 // The rest is waited for only so that the connection can be used again.

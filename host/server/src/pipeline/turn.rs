@@ -12,13 +12,16 @@ use sluice_core::verdict::Retention;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
-use crate::app::{App, Place};
+use crate::admission::Place;
+use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::http::error::ApiError;
 use crate::request::Endpoint;
 use crate::telemetry::labels::{Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
+use crate::tenants::TokenUse;
+use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
@@ -32,6 +35,7 @@ pub struct Record {
     started: Duration,
     outcome: Option<Outcome>,
     place: Option<Place>,
+    tokens: Option<Arc<TokenUse>>,
 }
 
 impl Record {
@@ -47,6 +51,7 @@ impl Record {
             started,
             outcome: Some(Outcome::Cancelled),
             place: None,
+            tokens: None,
         }
     }
 
@@ -75,7 +80,15 @@ impl Record {
         self.policy = policy.clone();
     }
 
+    /// What it takes is charged to its tenant, unless it fails before its answer.
+    pub(super) fn charge(&mut self, tokens: &Arc<TokenUse>) {
+        self.tokens = Some(tokens.clone());
+    }
+
     pub(super) fn fail(&mut self, error: &ApiError) {
+        if let Some(tokens) = &self.tokens {
+            tokens.void();
+        }
         self.outcome = Some(error.blame.into());
     }
 
@@ -93,6 +106,7 @@ impl Record {
             started: self.started,
             outcome: self.outcome.take(),
             place: self.place.take(),
+            tokens: self.tokens.take(),
         }
     }
 }
@@ -116,18 +130,19 @@ pub(super) struct Turn {
     pub prefill: Arc<Worker>,
     pub booking: Booking,
     pub leg: Leg,
+    /// What the prefill engine said, if decode was given its handle.
+    pub prefilled: Option<PrefillUsage>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
     /// Of a prefill worker's blocks, until they are read.
-    kept: Option<HandleGuard>,
-    /// Whether decode was given a handle.
-    moves_kv: bool,
+    kept: Option<Arc<HandleGuard>>,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
     mark: PromptMark,
     prompt_bytes: usize,
+    tokens: Arc<TokenUse>,
     arrived: Duration,
     first_token: Option<Duration>,
     generated: u32,
@@ -154,7 +169,7 @@ impl Turn {
             prefill: booking.worker().clone(),
             disaggregated: false,
             kept: None,
-            moves_kv: false,
+            prefilled: None,
             prompt_tokens: None,
             booking,
             dispatched: call.app.clock.elapsed(),
@@ -162,6 +177,7 @@ impl Turn {
             session_key: call.session_key.clone(),
             leg,
             prompt_bytes: call.request.prompt_text().len(),
+            tokens: call.tokens.clone(),
             arrived: call.arrived,
             first_token: None,
             generated: 0,
@@ -169,12 +185,17 @@ impl Turn {
     }
 
     /// The prompt was prefilled elsewhere.
-    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>, moves_kv: bool) -> Self {
-        Self { prefill, prompt_tokens, disaggregated: true, moves_kv, ..self }
+    pub fn prefilled_by(
+        self,
+        prefill: Arc<Worker>,
+        prompt_tokens: Option<u32>,
+        prefilled: Option<PrefillUsage>,
+    ) -> Self {
+        Self { prefill, prompt_tokens, disaggregated: true, prefilled, ..self }
     }
 
     /// Decode reads the blocks of this handle.
-    pub fn reads(self, kept: Option<HandleGuard>) -> Self {
+    pub fn reads(self, kept: Option<Arc<HandleGuard>>) -> Self {
         Self { kept, ..self }
     }
 
@@ -194,7 +215,7 @@ impl Turn {
             let tokens = f64::from(self.prompt_tokens.unwrap_or(self.facts.request.prompt_tokens));
             let bytes = tokens * f64::from(self.facts.kv_bytes_per_token);
             let (step_ms, link) = (seen.decode_step.last(), seen.link_mb_per_s.value());
-            if self.moves_kv {
+            if self.prefilled.is_some() {
                 let step = Duration::try_from_secs_f64(f64::from(step_ms) / 1_000.0).unwrap_or_default();
                 self.decision.metrics.phase(Phase::Transfer, took.saturating_sub(step));
             }
@@ -208,6 +229,7 @@ impl Turn {
     /// More events of a stream, each about one token.
     pub fn generated(&mut self, events: u32) {
         self.generated += events;
+        self.tokens.generated(events);
         self.booking.generated(events);
     }
 
@@ -219,7 +241,7 @@ impl Turn {
     /// Decode has begun to answer, so it has what the handle names.
     fn blocks_read(&mut self) {
         if let Some(kept) = self.kept.take() {
-            kept.read();
+            kept.over();
         }
     }
 
@@ -236,6 +258,7 @@ impl Turn {
         }
         // A stream whose client did not ask for usage tells no count: the estimate stands in.
         let prompt_tokens = prompt_tokens.unwrap_or(self.facts.request.prompt_tokens);
+        self.tokens.counted(prompt_tokens, output_tokens);
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
     }

@@ -38,6 +38,26 @@ pub(super) struct Requests {
     pub phase: Phases,
 }
 
+/// What became of TLS towards clients.
+#[derive(Debug, Clone)]
+pub(super) struct Tls {
+    pub renewals: Counters<1>,
+    pub handshake_failures: Counter,
+}
+
+impl Tls {
+    pub fn register(registry: &mut Registry) -> Self {
+        let mut new = Registrar(registry);
+        Self {
+            renewals: new.metric(
+                "tls_renewals",
+                "New certificate files found, by outcome: taken, or refused while the old certificate stays",
+            ),
+            handshake_failures: new.metric("tls_handshake_failures", "TLS handshakes of clients that failed"),
+        }
+    }
+}
+
 /// What policies did.
 #[derive(Debug, Clone)]
 pub(super) struct Policies {

@@ -3,6 +3,7 @@
 use sluice_core::failure::Failure;
 
 use crate::http::error::Blame;
+use crate::passthrough::paths::{PATHS, Path};
 use crate::request::Endpoint;
 
 /// A label whose values are known when the host is built.
@@ -64,6 +65,8 @@ labels! {
         Prefill = "prefill",
         /// The answer; also the one leg of a unified request.
         Decode = "decode",
+        /// A request to another path, whole.
+        Passthrough = "passthrough",
     }
 
     /// Why a request is served otherwise than decided.
@@ -231,6 +234,18 @@ impl Label for Endpoint {
     }
 }
 
+impl Label for Path {
+    const ALL: &'static [Self] = &PATHS;
+
+    fn name(self) -> &'static str {
+        self.path
+    }
+
+    fn index(self) -> usize {
+        PATHS.iter().position(|entry| entry.path == self.path).unwrap_or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,5 +269,6 @@ mod tests {
         check::<Source>();
         check::<Phase>();
         check::<Endpoint>();
+        check::<Path>();
     }
 }

@@ -4,12 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_core::facts::Role;
 use sluice_core::kv_proof::Verdict;
 
-use super::families::{Policies, Requests, Workers};
+use super::families::{Policies, Requests, Tls, Workers};
 use super::pool_metrics::{NONE, PoolMetrics};
 use super::worker_metrics::WorkerMetrics;
 
@@ -20,6 +21,7 @@ pub struct Metrics {
     requests: Requests,
     policies: Policies,
     workers: Workers,
+    tls: Tls,
     no_pool: Arc<PoolMetrics>,
 }
 
@@ -33,6 +35,7 @@ impl Default for Metrics {
             requests,
             policies,
             workers: Workers::register(&mut registry),
+            tls: Tls::register(&mut registry),
             registry: Mutex::new(registry),
         }
     }
@@ -73,6 +76,16 @@ impl Metrics {
         self.policies.refusals.get_or_create(&[("policy", policy.into())]).inc();
     }
 
+    /// New certificate files were found: taken or refused.
+    pub fn tls_renewal(&self, outcome: &str) {
+        self.tls.renewals.get_or_create(&[("outcome", outcome.into())]).inc();
+    }
+
+    /// TLS handshakes of clients that failed.
+    pub fn tls_handshake_failures(&self) -> &Counter {
+        &self.tls.handshake_failures
+    }
+
     /// Requests in flight.
     pub fn in_flight(&self) -> &Gauge {
         &self.requests.in_flight
@@ -95,6 +108,11 @@ impl Metrics {
     /// Whether a pool's KV moves.
     pub fn kv_moves(&self, pool: &str, verdict: Verdict) {
         self.workers.kv_pool_moves.get_or_create(&[("pool", pool.into())]).set(verdict.figure());
+    }
+
+    /// Registers metrics that are kept elsewhere.
+    pub fn register<M>(&self, metrics: impl FnOnce(&mut Registry) -> M) -> M {
+        metrics(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All of them in the text exposition.

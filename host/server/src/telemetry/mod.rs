@@ -1,5 +1,6 @@
 //! What the host tells of itself: logs and metrics.
 
+pub mod admission;
 mod counted;
 mod families;
 pub mod labels;

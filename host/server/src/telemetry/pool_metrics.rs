@@ -11,6 +11,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::counted::Counted;
 use super::families::{Phases, Policies, Requests};
 use super::labels::{Fallback, HandleFate, Label, Outcome, Phase, Retry, Source};
+use crate::passthrough::paths::{PATHS, Path};
 use crate::request::Endpoint;
 
 /// Stands where a label has no value: no pool was found, no policy decided.
@@ -28,6 +29,8 @@ const POLICIES_LABELLED: usize = 256;
 pub struct PoolMetrics {
     pool: String,
     requests: Box<[Counted<Outcome>]>,
+    /// Filled when a path is first asked for: most pools serve few of them.
+    passed: [OnceLock<Counted<Outcome>>; PATHS.len()],
     fallbacks: Counted<Fallback>,
     retries: Counted<Retry>,
     transfers: Counted<HandleFate>,
@@ -43,13 +46,10 @@ pub struct PoolMetrics {
 impl PoolMetrics {
     pub(super) fn resolve(pool: &str, requests: &Requests, policies: &Policies) -> Self {
         let by = |key: &'static str| move |value: String| [("pool", pool.to_owned()), (key, value)];
-        let of_endpoint = |endpoint: &Endpoint| {
-            Counted::resolve(&requests.total, |outcome| {
-                [("pool", pool.to_owned()), ("endpoint", endpoint.name().to_owned()), ("outcome", outcome)]
-            })
-        };
+        let of_endpoint = |endpoint: &Endpoint| outcomes(pool, *endpoint, requests);
         Self {
             requests: Endpoint::ALL.iter().map(of_endpoint).collect(),
+            passed: Default::default(),
             fallbacks: Counted::resolve(&requests.fallbacks, by("reason")),
             retries: Counted::resolve(&requests.retries, by("reason")),
             transfers: Counted::resolve(&requests.transfers, by("handle")),
@@ -66,6 +66,12 @@ impl PoolMetrics {
     /// A request ended.
     pub fn request(&self, endpoint: Endpoint, outcome: Outcome) {
         self.requests[endpoint.index()].inc(outcome);
+    }
+
+    /// A request that was passed on ended.
+    pub fn passed(&self, path: Path, outcome: Outcome) {
+        let (requests, _) = &self.families;
+        self.passed[path.index()].get_or_init(|| outcomes(&self.pool, path, requests)).inc(outcome);
     }
 
     /// A request is served otherwise than decided.
@@ -121,6 +127,12 @@ impl PoolMetrics {
         });
         new
     }
+}
+
+fn outcomes(pool: &str, endpoint: impl Label, requests: &Requests) -> Counted<Outcome> {
+    Counted::resolve(&requests.total, |outcome| {
+        [("pool", pool.to_owned()), ("endpoint", endpoint.name().to_owned()), ("outcome", outcome)]
+    })
 }
 
 /// One policy's in one pool.

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::UpstreamError;
 use crate::config::WorkerUrl;
+use crate::tls::{ClientConnector, MaybeTls};
 
 /// Silence on a connection after which the system asks whether the peer is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
@@ -18,8 +19,13 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 /// Questions without an answer until the connection counts as broken: a minute in all.
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Opens a connection within `connect_timeout`, the name's resolution included.
-pub(super) async fn open(worker: &WorkerUrl, connect_timeout: Duration) -> Result<TcpStream, UpstreamError> {
+/// Opens a connection within `connect_timeout`, the name's resolution and TLS's handshake included.
+pub(super) async fn open(
+    worker: &WorkerUrl,
+    connect_timeout: Duration,
+    tls: Option<&ClientConnector>,
+) -> Result<MaybeTls, UpstreamError> {
+    let deadline = Instant::now() + connect_timeout;
     let opened = async {
         let stream = to_any(worker, connect_timeout).await?;
         // Without it a stream's small chunks wait for the peer's delayed acknowledgement, 40 ms each.
@@ -30,7 +36,13 @@ pub(super) async fn open(worker: &WorkerUrl, connect_timeout: Duration) -> Resul
             .with_interval(KEEPALIVE_AFTER)
             .with_retries(KEEPALIVE_RETRIES);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-        Ok::<_, io::Error>(stream)
+        if !worker.tls {
+            return Ok(MaybeTls::Plain(stream));
+        }
+        let tls = tls.ok_or_else(|| io::Error::other("[upstream] has no ca_file"))?;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no TLS handshake in time");
+        let shaken = timeout_at(deadline, tls.connect(worker, stream)).await.map_err(late)?;
+        shaken.map_err(|error| io::Error::new(error.kind(), format!("TLS: {error}")))
     };
     opened.await.map_err(|error| {
         let (worker, cause) = (worker.to_string(), error.to_string());

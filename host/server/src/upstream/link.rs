@@ -11,11 +11,11 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use super::causes;
 use super::idle::Idle;
 use crate::http::segments::Segments;
+use crate::tls::MaybeTls;
 
 /// Why an exchange gave no answer.
 pub(super) enum Broke {
@@ -28,7 +28,7 @@ pub(super) enum Broke {
 /// A connection. Dropping it closes it.
 pub(super) struct Link {
     sender: SendRequest<Segments>,
-    connection: Connection<TokioIo<TcpStream>, Segments>,
+    connection: Connection<TokioIo<MaybeTls>, Segments>,
     /// The connection's own future is done: it must not be polled again.
     closed: bool,
 }
@@ -41,7 +41,7 @@ impl fmt::Debug for Link {
 
 impl Link {
     /// A connection over a fresh stream.
-    pub async fn over(stream: TcpStream) -> Result<Self, String> {
+    pub async fn over(stream: MaybeTls) -> Result<Self, String> {
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| causes(&error))?;
         Ok(Self { sender, connection, closed: false })

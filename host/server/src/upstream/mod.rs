@@ -18,6 +18,7 @@ pub use link::UpstreamBody;
 
 use crate::config::WorkerUrl;
 use crate::http::segments::Segments;
+use crate::tls::ClientConnector;
 use idle::Idle;
 use link::{Broke, Link};
 
@@ -56,13 +57,15 @@ pub enum UpstreamError {
 #[derive(Debug, Clone)]
 pub struct Upstream {
     connect_timeout: Duration,
+    tls: Option<ClientConnector>,
     idle: Arc<Idle>,
 }
 
 impl Upstream {
-    /// A client whose connections must stand within `connect_timeout`, for a host of so many data threads.
-    pub fn new(connect_timeout: Duration, threads: usize) -> Self {
-        Self { connect_timeout, idle: Arc::new(Idle::new(threads)) }
+    /// A client whose connections must stand within `connect_timeout`, for a host of so many data threads. Without `tls`
+    /// no worker's url may be https.
+    pub fn new(connect_timeout: Duration, threads: usize, tls: Option<ClientConnector>) -> Self {
+        Self { connect_timeout, tls, idle: Arc::new(Idle::new(threads)) }
     }
 
     /// Sends a request and waits for the answer's head.
@@ -88,7 +91,7 @@ impl Upstream {
                 Err(Broke::Sent(cause)) => return Err(broken(cause)),
             }
         }
-        let stream = connect::open(worker, self.connect_timeout).await?;
+        let stream = connect::open(worker, self.connect_timeout, self.tls.as_ref()).await?;
         let mut link = Link::over(stream).await.map_err(broken)?;
         match link.exchange(request).await {
             Ok(head) => Ok(UpstreamBody::of(head, link, self.idle.clone(), &worker.authority)),

@@ -96,6 +96,23 @@ fn credentials_never_stand_in_a_message() {
 }
 
 #[test]
+fn api_keys_never_stand_in_a_message() {
+    for tenant in [
+        "keys = 'hunter2'",
+        "keys = ['hunter2']\nwrong = 1",
+        "keys = ['hunter2', 1]",
+        "keys = [\n  'hunter2', 1\n]",
+        "keys = [\n  \"hunter2=\n]",
+        "\"keys\" = 'hunter2'",
+        "inner = { keys = 'hunter2' }",
+    ] {
+        let text = format!("[[tenant]]\nname = 'a'\n{tenant}\n");
+        let message = parse(Path::new("sluice.toml"), &text).unwrap_err().to_string();
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+}
+
+#[test]
 fn many_problems_are_cut_short() {
     let text: String = (0..30).map(|key| format!("key{key} = 1\n")).collect();
     let message = parse(Path::new("sluice.toml"), &text).unwrap_err().to_string();

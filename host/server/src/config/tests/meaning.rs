@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sluice_core::facts::Role;
 
 use crate::config::meant::worker_id;
-use crate::config::{BUILTIN, Config, PoolMode, UrlError, WorkerUrl, parse};
+use crate::config::{BUILTIN, Config, PoolMode, Tls, UpstreamTls, UrlError, WorkerUrl, parse};
 
 const POOL: &str = "
 [[pool]]
@@ -76,6 +76,17 @@ fn the_policy_folder_starts_from_the_file() {
 }
 
 #[test]
+fn certificates_start_from_the_file() {
+    let text =
+        "[server]\ntls_cert_file = 'c.pem'\ntls_key_file = '/k.pem'\n[upstream]\nca_file = 'tls/ca.pem'\n";
+    let config = good("/etc/sluice.toml", &format!("{text}{POOL}"));
+    let tls = Tls { cert_file: "/etc/c.pem".into(), key_file: "/k.pem".into() };
+    assert_eq!(config.server.tls, Some(tls));
+    assert_eq!(config.upstream, UpstreamTls { ca_file: Some("/etc/tls/ca.pem".into()), client: None });
+    assert_eq!(good("/etc/sluice.toml", POOL).upstream, UpstreamTls::default());
+}
+
+#[test]
 fn labels_are_lower_case() {
     let config = good("sluice.toml", &format!("[policy]\nlabels = ['X-Team', 'x-trace']\n{POOL}"));
     assert_eq!(config.policy.labels, ["x-team", "x-trace"]);
@@ -123,6 +134,12 @@ fn addresses() {
     assert_eq!(parsed("http://vllm_0.pods.cluster.local:8000"), {
         url("vllm_0.pods.cluster.local", 8000, "vllm_0.pods.cluster.local:8000")
     });
+    assert_eq!(parsed("https://h"), url("h", 443, "h:443"));
+    assert_eq!(parsed("HTTPS://[::1]:8443"), url("::1", 8443, "[::1]:8443"));
+    for (text, tls) in [("http://h:1", false), ("https://h:1", true)] {
+        let url = WorkerUrl::parse(text).expect("valid");
+        assert_eq!((url.tls, url.to_string().as_str()), (tls, text));
+    }
     for bad in [
         "http://",
         "http://a..b",

@@ -1,0 +1,164 @@
+//! Requests to the other paths that engines serve: passed as they are to one worker, and its answer passed back.
+//!
+//! No policy is asked, since nothing is split: the worker with the fewest requests takes it. [`paths::PATHS`] says
+//! which paths there are and who may serve them.
+
+mod attempt;
+mod outcome;
+pub mod paths;
+mod request;
+pub mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Either;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Request, Response};
+use serde::Deserialize;
+use sluice_core::hash;
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::http::body::{ResponseBody, whole_with_place};
+use crate::http::content_type;
+use crate::http::error::ApiError;
+use crate::http::members::Members;
+use crate::ids::RequestId;
+use crate::pipeline::admit::{self, Admitted};
+use crate::pipeline::{ATTEMPTS_AT_MOST, answer, call};
+use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
+use crate::telemetry::labels::Retry;
+use crate::tenants::TokenUse;
+use attempt::{Answered, Passage};
+use outcome::Outcome;
+use paths::{Fate, Path};
+use request::Passed;
+use stream::Passing;
+
+/// Bytes of a body that break ties between workers: requests that begin alike go where the last one went, which is
+/// what prefix caches like.
+const SEED_BYTES: usize = 1_024;
+
+/// Serves one request. Every path out is an engine's answer or an error in OpenAI's shape.
+pub async fn serve(
+    app: &Arc<App>,
+    path: &'static Path,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let (head, incoming) = request.into_parts();
+    let id = app.ids.next();
+    let mut outcome = Outcome::start(app, *path);
+    let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
+    let mut response = match answered(app, path, &head.headers, incoming, id, deadline, &mut outcome).await {
+        Ok(Answered::Whole { status, kind, bytes }) => {
+            if let Some((prompt_tokens, output_tokens)) = counted(&bytes) {
+                outcome.counted(prompt_tokens, output_tokens);
+            }
+            outcome.ok();
+            let mut response = Response::new(whole_with_place(bytes, outcome.take_place()));
+            *response.status_mut() = status;
+            let kind = kind.unwrap_or(HeaderValue::from_static("application/json"));
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response
+        }
+        Ok(Answered::Stream { body, booking, leg }) => {
+            let passing = Passing::new(body, path.fate, booking, leg, outcome, deadline);
+            answer::stream(Either::Left(Either::Right(passing)))
+        }
+        Err(error) => {
+            outcome.fail(&error);
+            error.response()
+        }
+    };
+    call::echo_request_id(&head.headers, id, response.headers_mut());
+    response
+}
+
+async fn answered(
+    app: &Arc<App>,
+    path: &'static Path,
+    headers: &HeaderMap,
+    incoming: Incoming,
+    id: RequestId,
+    deadline: Instant,
+    outcome: &mut Outcome,
+) -> Result<Answered, ApiError> {
+    request::no_form(path)?;
+    content_type::json(headers)?;
+    let Admitted { caller, place, bytes, .. } = admit::admit(app, headers, incoming, deadline).await?;
+    outcome.hold(place);
+    let marks = |model: &str, priority| app.tenants.marks(&caller, model, priority).collect();
+    let Passed { model, output_limit, body } = Passed::parse(path, &bytes, marks)?;
+    let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
+    outcome.pool(&pool.metrics);
+    if let Some(limit) = output_limit {
+        limit.check(pool.config.max_model_len)?;
+    }
+    let max_output_tokens = output_limit.map_or(OUTPUT_TOKENS_UNLESS_SAID, |limit| limit.tokens);
+    if path.fate.runs_the_model() {
+        let generates = if matches!(path.fate, Fate::Generates(_)) { max_output_tokens } else { 0 };
+        let prompt_tokens = pool.estimate_tokens(bytes.len());
+        outcome.charge(TokenUse::reserve(&app.tenants, &caller, prompt_tokens, generates.into())?);
+    }
+    let passage = Passage {
+        seed: hash::bytes(2, &bytes[..bytes.len().min(SEED_BYTES)]),
+        headers: call::forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref()),
+        app,
+        path,
+        pool,
+        max_output_tokens,
+        body,
+        body_bytes: bytes.len(),
+        id,
+        deadline,
+    };
+    let mut unwanted = Vec::new();
+    let mut attempt = 0;
+    let mut worker = passage.choose(&unwanted)?;
+    loop {
+        let failed = match passage.attempt(&worker, attempt).await {
+            Ok(answered) => return Ok(answered),
+            Err(failed) => failed,
+        };
+        attempt += 1;
+        let again = attempt < ATTEMPTS_AT_MOST && failed.failure.is_retryable();
+        unwanted.extend(failed.worker);
+        worker = match passage.choose(&unwanted) {
+            Ok(next) if again && passage.pool.may_retry() => next,
+            _ => return Err(failed.error),
+        };
+        passage.pool.metrics.retry(Retry::After(failed.failure));
+    }
+}
+
+/// Prompt and output tokens as an engine's whole answer counts them, by either of the names that APIs give them.
+fn counted(answer: &[u8]) -> Option<(u32, u32)> {
+    #[derive(Deserialize)]
+    struct Usage {
+        #[serde(alias = "input_tokens")]
+        prompt_tokens: u32,
+        #[serde(alias = "output_tokens", default)]
+        completion_tokens: u32,
+    }
+    let usage: Usage = Members::parse(answer).ok()?.read("usage").ok()??;
+    Some((usage.prompt_tokens, usage.completion_tokens))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_read_by_either_name() {
+        for (answer, expected) in [
+            (r#"{"usage":{"prompt_tokens":3,"total_tokens":3}}"#, Some((3, 0))),
+            (r#"{"usage":{"input_tokens":3,"output_tokens":4}}"#, Some((3, 4))),
+            (r#"{"usage":null}"#, None),
+            ("[1]", None),
+        ] {
+            assert_eq!(counted(answer.as_bytes()), expected, "{answer}");
+        }
+    }
+}
