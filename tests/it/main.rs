@@ -30,6 +30,7 @@ mod surface;
 mod tenants;
 mod tls;
 mod usage;
+mod wire;
 mod workers;
 
 use std::time::Duration;

@@ -31,7 +31,7 @@ use crate::pipeline::{ATTEMPTS_AT_MOST, answer, call};
 use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
 use crate::telemetry::labels::Retry;
 use crate::tenants::TokenUse;
-use attempt::{Answered, Passage};
+use attempt::{Answered, Passage, Streamed};
 use outcome::Outcome;
 use paths::{Fate, Path};
 use request::Passed;
@@ -63,7 +63,8 @@ pub async fn serve(
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        Ok(Answered::Stream { body, booking, leg }) => {
+        Ok(Answered::Stream(streamed)) => {
+            let Streamed { body, booking, leg } = *streamed;
             let passing = Passing::new(body, path.fate, booking, leg, outcome, deadline);
             answer::stream(Either::Left(Either::Right(passing)))
         }

@@ -85,8 +85,8 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Err(error) => return refuse(&policy_folder(&config, &error)),
     };
     let (releases, holds) = release::queue();
-    let app = App::new(config, &secrets, upstream, policies, telemetry, SystemClock::shared(), releases);
-    let app = Arc::new(app);
+    let clock = SystemClock::shared();
+    let app = Arc::new(App::new(config, &secrets, upstream, policies, telemetry, clock, releases));
     let mut ending = JoinSet::new();
     ending.spawn(release::run(app.clone(), holds));
     serve(app, clients, operators, tls).await

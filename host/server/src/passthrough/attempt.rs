@@ -53,15 +53,18 @@ pub(super) enum Answered {
         /// Without what is internal.
         bytes: Bytes,
     },
-    /// To be relayed as it comes.
-    Stream {
-        /// The engine's.
-        body: UpstreamBody,
-        /// Load, until it ends.
-        booking: Booking,
-        /// To be told how it ended.
-        leg: Leg,
-    },
+    /// To be relayed as it comes. Boxed: it is many times as large.
+    Stream(Box<Streamed>),
+}
+
+/// A stream that has begun.
+pub(super) struct Streamed {
+    /// The engine's.
+    pub body: UpstreamBody,
+    /// Load, until it ends.
+    pub booking: Booking,
+    /// To be told how it ended.
+    pub leg: Leg,
 }
 
 impl Passage<'_> {
@@ -84,7 +87,7 @@ impl Passage<'_> {
         let (head, body) = response.into_parts();
         if head.status.is_success() && answer::is_event_stream(&head.headers) {
             leg.first_byte();
-            return Ok(Answered::Stream { body, booking, leg });
+            return Ok(Answered::Stream(Box::new(Streamed { body, booking, leg })));
         }
         let read = timeout_at(self.deadline, body::read(body, dispatch::ANSWER_BYTES_AT_MOST)).await;
         let bytes = match read {
