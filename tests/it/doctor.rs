@@ -3,11 +3,14 @@
 
 use serde_json::{Value, json};
 use sluice_harness::process::{Ended, run_to_end};
-use sluice_harness::{Ask, Emulator, EmulatorPlan, Fleet, FleetPlan, HostPlan, MockEngine, Mode, until};
+use sluice_harness::{
+    Ask, Canned, Emulator, EmulatorPlan, Fleet, FleetPlan, Host, HostPlan, MockEngine, Mode, until,
+};
 use sluice_sim::words;
 use std::time::Duration;
 use tempfile::TempDir;
 
+use crate::certificates::Authority;
 use crate::{SOON, nothing_left_booked, right};
 
 /// A pair that hangs is given two legs' time.
@@ -168,10 +171,57 @@ async fn without_counters_nothing_is_claimed() {
     }
 }
 
+/// Engines that ask for a key, over TLS: the doctor and the host's own probes have both, as requests do.
+#[tokio::test]
+async fn engines_keys_and_certificates_are_used() {
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let authority = Authority::new("workers");
+    std::fs::write(file("ca.pem"), authority.pem()).unwrap();
+    std::fs::write(file("engines.key"), "sk-engine\n").unwrap();
+    let engine = || {
+        let acceptor = authority.signs("127.0.0.1").acceptor(None);
+        MockEngine::start_at("127.0.0.1:0", Some(acceptor), |request| match request.header("authorization") {
+            Some("Bearer sk-engine") if request.path == "/tokenize" => {
+                Canned::json(200, &json!({"count": 7}))
+            }
+            Some("Bearer sk-engine") if request.is_prefill() => Canned::prefilled(),
+            Some("Bearer sk-engine") => Canned::completed(),
+            _ => Canned::json(401, &json!({"error": "Unauthorized"})),
+        })
+    };
+    let (prefill, decode) = (engine().await.unwrap(), engine().await.unwrap());
+    let mut plan = HostPlan::new(Mode::Pull).worker("prefill", prefill.url()).worker("decode", decode.url());
+    plan.upstream = format!("ca_file = {:?}\n", file("ca.pem"));
+    plan.pool = format!("kv_bytes_per_token = 64\nengine_api_key_file = {:?}\n", file("engines.key"));
+    let ward = Ward { plan, engines: Vec::new(), folder: TempDir::new().unwrap() };
+    let report = ward.report().await;
+    assert_eq!(report["well"], true, "{report:#}");
+    assert_eq!(report["pairs"][0]["proof"]["outcome"]["detail"]["kind"], "no-metric", "{report:#}");
+    for worker in report["workers"].as_array().unwrap() {
+        assert_eq!((&worker["tokenized"], &worker["prompt_tokens"]), (&json!(7), &json!(7)), "{worker}");
+    }
+
+    let before = decode.seen().len();
+    let host = Host::start(&ward.plan, &[]).await.unwrap();
+    let unproven = [("outcome", "unproven")];
+    host.until_metric("sluice_kv_probes_total", &unproven, |probes| probes >= 1.0, SOON).await.unwrap();
+    assert!(decode.seen().len() > before);
+    for request in prefill.seen().iter().chain(&decode.seen()) {
+        assert_eq!(request.header("authorization"), Some("Bearer sk-engine"), "{request:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_configuration_that_cannot_be_used_exits_with_2() {
     let ended = run_to_end(&["doctor", "--config", "/nonexistent/sluice.toml"], SOON).await.unwrap();
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let mut plan = HostPlan::new(Mode::Unified).worker("unified", "http://127.0.0.1:1");
+    plan.pool.push_str("engine_api_key_file = \"/nonexistent/engines.key\"\n");
+    let ward = Ward { plan, engines: Vec::new(), folder: TempDir::new().unwrap() };
+    let ended = ward.doctor(&[]).await;
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("engine_api_key_file"), "{}", ended.stderr);
 }
 
 async fn probed(arguments: [&str; 2]) -> Fleet {

@@ -1,7 +1,8 @@
 //! Taking a worker out of a running fleet: no new work, nothing lost, and "safe to stop" only when it is.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluice_harness::process::run_to_end;
@@ -135,6 +136,53 @@ async fn a_prefill_worker_is_safe_only_when_its_handles_are_over() {
     let metrics = host.metrics().await.unwrap();
     assert_eq!(metrics.sum("sluice_worker_safe_to_stop", &[("worker", "prefill-0")]), 1.0);
     assert_eq!(metrics.sum("sluice_worker_safe_to_stop", &[]), 1.0);
+}
+
+/// A handle that no decode worker will read is given back, and its holder is free of it long before its lease ends.
+#[tokio::test]
+async fn a_handle_given_back_is_over_at_once() {
+    let engine = || {
+        MockEngine::start(|request| match request.body["model"].as_str() {
+            Some("emulated") => Canned::completed(),
+            _ => Canned::json(404, &json!({"error": {"message": "no such model"}})),
+        })
+    };
+    let (teller, doomed) = (engine().await.unwrap(), engine().await.unwrap());
+    let doomed_url = doomed.url().to_owned();
+    let doomed = Arc::new(Mutex::new(Some(doomed)));
+    let armed = Arc::new(AtomicBool::new(false));
+    let (struck, strikes) = (doomed.clone(), armed.clone());
+    let prefill = MockEngine::start(move |_| {
+        if strikes.load(Ordering::SeqCst) {
+            struck.lock().unwrap().take();
+            // Its connections close before the body is due: one runtime does both, in this order.
+            return Canned::prefilled().body_after(Duration::from_millis(20));
+        }
+        Canned::prefilled()
+    });
+    let prefill = prefill.await.unwrap();
+    let plan = HostPlan::new(Mode::Pull).worker("prefill", prefill.url());
+    let mut plan = plan.worker("decode", teller.url()).worker("decode", &doomed_url);
+    plan.pool.push_str("kv_lease_ms = 3600000\n");
+    let host = Host::start(&plan, &[]).await.unwrap();
+    host.until_metric("sluice_worker_up", &[], |up| up == 3.0, SOON).await.unwrap();
+
+    // The same prompt goes the same way again: here, to the one that will be gone.
+    let seen = || doomed.lock().unwrap().as_ref().map_or(0, |engine| engine.seen().len());
+    let mut asked = Value::Null;
+    for number in 0.. {
+        asked = json!({"model": "emulated", "prompt": format!("prompt {number}")});
+        assert_eq!(host.client().post("/v1/completions", &asked).await.unwrap().status, 200);
+        if seen() == 1 {
+            break;
+        }
+    }
+    armed.store(true, Ordering::SeqCst);
+    assert_eq!(host.client().post("/v1/completions", &asked).await.unwrap().status, 200);
+    assert_eq!(order(&host, "prefill-0", "drain").await.status, 200);
+    until_safe(&host, "prefill-0").await;
+    let metrics = host.metrics().await.unwrap();
+    assert_eq!(metrics.sum("sluice_transfers_total", &[("handle", "released")]), 1.0);
 }
 
 /// A decode worker that drains while a prompt is prefilled is not bound late, though it would have been.
