@@ -68,6 +68,9 @@ pub struct EmulateArgs {
     /// Whose manners the wire has: vLLM 0.32 or 0.33.
     #[arg(long, value_enum, default_value = "0.32")]
     wire: Wire,
+    /// Address of the KV socket that answers name, where it is not the one listened on. Readers go there.
+    #[arg(long)]
+    kv_advertise: Option<SocketAddr>,
     /// How long a prefill leg's blocks are kept for their reader, in milliseconds.
     #[arg(long, default_value_t = 30_000)]
     kv_lease_ms: u64,
@@ -120,6 +123,7 @@ impl TryFrom<EmulateArgs> for EmulatorConfig {
             },
             connector: args.connector,
             wire: args.wire,
+            kv_advertise: args.kv_advertise,
             kv_lease_ms: args.kv_lease_ms,
             bidirectional: args.bidirectional,
             kv_recompute_threshold: args.kv_recompute_threshold,

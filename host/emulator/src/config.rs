@@ -110,6 +110,9 @@ pub struct EmulatorConfig {
     pub connector: Connector,
     /// Whose manners the wire has.
     pub wire: Wire,
+    /// Address of the KV socket that answers name, where it is not the one listened on (vLLM's
+    /// VLLM_NIXL_SIDE_CHANNEL_HOST, which may be set wrong).
+    pub kv_advertise: Option<SocketAddr>,
     /// How long a prefill leg's blocks are kept for their reader.
     pub kv_lease_ms: u64,
     /// Whether a decode engine gives KV back to prefill.
@@ -150,6 +153,7 @@ impl Default for EmulatorConfig {
             time: engine.time,
             connector: Connector::Pull,
             wire: Wire::V0_32,
+            kv_advertise: None,
             kv_lease_ms: 30_000,
             bidirectional: false,
             kv_recompute_threshold: 64,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fleet::{Pool, Worker};
+use crate::fleet::{HandleGuard, Pool, Worker};
 use crate::handle::Handle;
 use crate::release::Releases;
 use crate::request::Endpoint;
@@ -24,6 +24,8 @@ pub struct Blocks {
     pub holder: Arc<Worker>,
     /// Where the handle is from.
     pub endpoint: Endpoint,
+    /// Counts them as kept by their holder.
+    pub kept: Arc<HandleGuard>,
 }
 
 /// A handle that was not sent yet.
@@ -75,6 +77,11 @@ impl Spent {
     /// The JSON to send.
     pub fn json(&self) -> &str {
         self.blocks.handle.json()
+    }
+
+    /// To be told when decode has read the blocks.
+    pub fn kept(&self) -> Arc<HandleGuard> {
+        self.blocks.kept.clone()
     }
 
     /// It was not sent after all, since no connection came about: it is in hand again.

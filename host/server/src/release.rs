@@ -68,7 +68,10 @@ pub async fn run(app: Arc<App>, mut waiting: Waiting) {
 async fn end(app: Arc<App>, blocks: Arc<Blocks>) {
     let pool = &blocks.pool;
     let fate = match refused(&app, &blocks).await {
-        Ok(()) => HandleFate::Released,
+        Ok(()) => {
+            blocks.kept.over();
+            HandleFate::Released
+        }
         Err(why) => {
             let key = format!("release {}", pool.config.name);
             app.telemetry.warn_once(&key, || {
@@ -84,7 +87,7 @@ async fn end(app: Arc<App>, blocks: Arc<Blocks>) {
 }
 
 async fn refused(app: &App, blocks: &Blocks) -> Result<(), String> {
-    let Blocks { handle, good_until, pool, holder, endpoint } = blocks;
+    let Blocks { handle, good_until, pool, holder, endpoint, .. } = blocks;
     if app.clock.elapsed() >= *good_until {
         return Err(format!("the lease on {:?} was over first", holder.name));
     }

@@ -131,6 +131,7 @@ impl Frame {
     pub fn offer(&self, finished: &Finished, cached_tokens: usize) -> Option<Offer> {
         let held = finished.held.as_ref()?;
         let app = &self.app;
+        let kv_addr = app.config.kv_advertise.unwrap_or(app.kv_addr);
         // vLLM tells the cached tokens only with the single token of a proper prefill leg.
         let single = held.tokens == self.prompt.len();
         Some(Offer {
@@ -139,8 +140,8 @@ impl Frame {
             remote_block_ids: [held.blocks.clone()],
             remote_engine_id: app.engine_id.clone(),
             remote_request_id: self.hold.clone(),
-            remote_host: app.kv_addr.ip().to_string(),
-            remote_port: app.kv_addr.port(),
+            remote_host: kv_addr.ip().to_string(),
+            remote_port: kv_addr.port(),
             tp_size: 1,
             dcp_size: 1,
             pp_size: 1,

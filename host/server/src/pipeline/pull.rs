@@ -71,11 +71,9 @@ async fn decode(
     let body = call.request.body(spent.as_ref().map(Spent::json));
     let (deadline, how) = (Deadline::decode(call), (resend, attempt.number));
     let holder = prefilled.by.clone();
-    let mut turn = Turn::start(attempt, row, booking, leg).prefilled_by(
-        prefilled.by,
-        prefilled.prompt_tokens,
-        prefilled.said,
-    );
+    let mut turn = Turn::start(attempt, row, booking, leg)
+        .prefilled_by(prefilled.by, prefilled.prompt_tokens, prefilled.said)
+        .reads(spent.as_ref().map(Spent::kept));
     let sent = match dispatch::send(call, &mut turn.leg, Blame::Decode, body, how, deadline).await {
         Ok(sent) => sent,
         Err(failed) => {

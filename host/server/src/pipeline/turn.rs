@@ -16,7 +16,7 @@ use super::decide::Decision;
 use crate::admission::Place;
 use crate::app::App;
 use crate::clock::millis;
-use crate::fleet::{Booking, Leg, Pool, Worker};
+use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::request::Endpoint;
@@ -163,6 +163,8 @@ pub(super) struct Turn {
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
+    /// Of a prefill worker's blocks, until they are read.
+    kept: Option<Arc<HandleGuard>>,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
@@ -195,6 +197,7 @@ impl Turn {
             decode,
             prefill: booking.worker().clone(),
             disaggregated: false,
+            kept: None,
             prefilled: None,
             prompt_tokens: None,
             booking,
@@ -221,8 +224,14 @@ impl Turn {
         Self { prefill, prompt_tokens, disaggregated: true, prefilled, ..self }
     }
 
+    /// Decode reads the blocks of this handle.
+    pub fn reads(self, kept: Option<Arc<HandleGuard>>) -> Self {
+        Self { kept, ..self }
+    }
+
     /// The first event of a stream is on its way.
     pub fn first_token(&mut self) {
+        self.blocks_read();
         let now = self.app.clock.elapsed();
         self.first_token = Some(now);
         self.trail.note(|story, now| story.first_token = Some(now));
@@ -260,8 +269,16 @@ impl Turn {
         self.decision.metrics.phase(phase, spent);
     }
 
+    /// Decode has begun to answer, so it has what the handle names.
+    fn blocks_read(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            kept.over();
+        }
+    }
+
     /// The answer is whole.
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
+        self.blocks_read();
         record.set(Outcome::Ok);
         self.leg.went_well();
         let output_tokens = end.output_tokens.unwrap_or(self.generated);
