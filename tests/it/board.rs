@@ -120,13 +120,14 @@ fn families(text: &str) -> BTreeMap<String, Family> {
 }
 
 /// Units and things counted that a gauge's name may end with, and states: 1 or 0, or how many are in it.
-const ENDS: [&str; 6] = ["_seconds", "_tokens", "_requests", "_sessions", "_blocks", "_per_second"];
-const STATES: [&str; 4] = ["_up", "_open", "_free", "_generation"];
+const ENDS: [&str; 7] =
+    ["_seconds", "_tokens", "_requests", "_sessions", "_blocks", "_handles", "_per_second"];
+const STATES: [&str; 7] = ["_up", "_open", "_free", "_generation", "_draining", "_safe_to_stop", "_moves"];
 
 /// Labels whose values are configured, or names of policies, or of a fixed set.
-const LABELS: [&str; 15] = [
-    "endpoint", "handle", "hook", "kind", "le", "leg", "mode", "outcome", "phase", "policy", "pool",
-    "reason", "role", "tenant", "worker",
+const LABELS: [&str; 17] = [
+    "decode", "endpoint", "handle", "hook", "kind", "le", "leg", "mode", "outcome", "phase", "policy",
+    "pool", "prefill", "reason", "role", "tenant", "worker",
 ];
 
 #[tokio::test]
