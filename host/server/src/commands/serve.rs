@@ -22,6 +22,7 @@ use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::release;
 use crate::routes;
 use crate::sessions;
+use crate::telemetry::otlp::Exporter;
 use crate::telemetry::{self, Telemetry};
 use crate::threads::{self, DataThreads};
 use crate::tls::{self, Renewal, Renewed, ServerTls, TlsError};
@@ -74,7 +75,7 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Ok(secured) => secured,
         Err(error) => return refuse(&error),
     };
-    let telemetry = Arc::new(Telemetry::default());
+    let telemetry = Arc::new(Telemetry::new(&config.telemetry));
     let policies =
         match PolicyHost::open(host_config(&config), Arc::new(PolicyEvents::new(telemetry.clone()))) {
             Ok(policies) => policies,
@@ -126,6 +127,7 @@ async fn serve(
     tls: Option<ServerTls>,
 ) -> ExitCode {
     tell_missing_policy(&app);
+    let exporter = export(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let _kv_probes = kv_watch::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
@@ -174,14 +176,7 @@ async fn serve(
     };
     let (_, cut_off, _) = tokio::join!(
         async {
-            tokio::select! {
-                () = signals.stop() => {}
-                () = sweep_sessions(&app) => {}
-                () = renew_certificate(&app, renewal) => {}
-            }
-            app.start_draining();
-            tracing::info!(in_flight = app.admission.running(), "draining");
-            tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
+            until_told_to_stop(&app, signals, renewal).await;
             // The receivers live in the two servers above.
             let _ = stop.send(true);
         },
@@ -191,8 +186,29 @@ async fn serve(
     if cut_off > 0 {
         tracing::warn!(cut_off, "connections were cut off when server.drain_timeout_ms was over");
     }
+    if let Some(exporter) = exporter {
+        exporter.flush().await;
+    }
     tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+fn export(app: &App) -> Option<Exporter> {
+    let config = &app.config.telemetry;
+    let collector = config.otlp_endpoint.as_ref()?;
+    Some(Exporter::start(&app.telemetry, &app.upstream, collector, &config.service_name))
+}
+
+/// Ends when balancers had their time to notice that the host was told to stop.
+async fn until_told_to_stop(app: &Arc<App>, signals: Signals, renewal: Option<Renewal>) {
+    tokio::select! {
+        () = signals.stop() => {}
+        () = sweep_sessions(app) => {}
+        () = renew_certificate(app, renewal) => {}
+    }
+    app.start_draining();
+    tracing::info!(in_flight = app.admission.running(), "draining");
+    tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
 }
 
 async fn sweep_sessions(app: &Arc<App>) {
