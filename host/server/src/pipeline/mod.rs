@@ -36,6 +36,8 @@ use attempt::Attempt;
 use call::{Arrival, Call};
 use turn::Record;
 
+pub use answer::whole_as_passed;
+
 /// Attempts at one request, the first included. Only failures before the first byte to the client are tried again.
 /// When half of a fleet dies at once, an attempt may meet one dead worker after the other until all are known.
 pub const ATTEMPTS_AT_MOST: u32 = 4;
