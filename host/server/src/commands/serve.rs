@@ -176,14 +176,7 @@ async fn serve(
     };
     let (_, cut_off, _) = tokio::join!(
         async {
-            tokio::select! {
-                () = signals.stop() => {}
-                () = sweep_sessions(&app) => {}
-                () = renew_certificate(&app, renewal) => {}
-            }
-            app.start_draining();
-            tracing::info!(in_flight = app.admission.running(), "draining");
-            tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
+            until_told_to_stop(&app, signals, renewal).await;
             // The receivers live in the two servers above.
             let _ = stop.send(true);
         },
@@ -204,6 +197,18 @@ fn export(app: &App) -> Option<Exporter> {
     let config = &app.config.telemetry;
     let collector = config.otlp_endpoint.as_ref()?;
     Some(Exporter::start(&app.telemetry, &app.upstream, collector, &config.service_name))
+}
+
+/// Ends when balancers had their time to notice that the host was told to stop.
+async fn until_told_to_stop(app: &Arc<App>, signals: Signals, renewal: Option<Renewal>) {
+    tokio::select! {
+        () = signals.stop() => {}
+        () = sweep_sessions(app) => {}
+        () = renew_certificate(app, renewal) => {}
+    }
+    app.start_draining();
+    tracing::info!(in_flight = app.admission.running(), "draining");
+    tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
 }
 
 async fn sweep_sessions(app: &Arc<App>) {
