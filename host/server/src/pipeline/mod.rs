@@ -101,7 +101,7 @@ async fn run(
     loop {
         // 3. One picture of the fleet and of this request.
         let table = call.table(&unwanted.workers)?;
-        let facts = facts::gather(call, &table, number);
+        let facts = Box::new(facts::gather(call, &table, number));
         // 4. and 5. One policy generation for the whole request decides; the answer is checked.
         let decision = decide::decide(call, &facts)?;
         record.decided(&decision.metrics);

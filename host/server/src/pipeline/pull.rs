@@ -148,7 +148,7 @@ fn bind_late(
             fleet: table.fleet.clone(),
             load: table.load(),
             now_ms: call.app.clock.wall_ms(),
-            ..attempt.facts.clone()
+            ..(*attempt.facts).clone()
         };
         if let Some(tokens) = prefilled.prompt_tokens {
             facts.request.prompt_tokens = tokens;

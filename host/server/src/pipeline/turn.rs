@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 use sluice_core::default_policy;
-use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
+use sluice_core::facts::{Facts, Finish, Row, TurnEnd, ability};
 use sluice_core::failure::Failure;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
@@ -153,7 +153,7 @@ pub(super) struct Turn {
     pub app: Arc<App>,
     pub pool: Arc<Pool>,
     pub decision: Decision,
-    pub facts: Facts,
+    pub facts: Box<Facts>,
     pub decode: Row,
     pub prefill: Arc<Worker>,
     pub booking: Booking,
@@ -326,12 +326,15 @@ impl Turn {
         self.booking.worker().seen().decode_step.observe(took_ms, f64::from(steps), now);
     }
 
-    /// Asks the policy what becomes of the turn's KV. No engine holds blocks for us yet, so the answer is
-    /// checked and acts later.
+    /// Asks the policy what becomes of the turn's KV, where the decode worker can keep it at all. No pool of this
+    /// version can, so the answer is checked, and acts later.
     fn retain(&mut self, prompt_tokens: u32, output_tokens: u32, finish: Finish) {
         let Some(policy) = &self.decision.loaded else { return };
+        if self.leg.worker().abilities & ability::GIVES_BACK == 0 {
+            return;
+        }
         let end = TurnEnd {
-            facts: std::mem::take(&mut self.facts),
+            facts: std::mem::take(&mut *self.facts),
             decode: self.decode,
             held_tokens: prompt_tokens.saturating_add(output_tokens).saturating_sub(1),
             output_tokens,
