@@ -47,7 +47,7 @@ pub(super) async fn send(
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
         // sent once more, before it counts as failed.
-        Ok(Err(UpstreamError::Broken { .. })) if resend == Resend::Once => {
+        Ok(Err(UpstreamError::Broken { was_kept: true, .. })) if resend == Resend::Once => {
             call.pool.metrics.retry(Retry::Resent);
             call.trail.note(|story, _| story.leg_resent());
             timeout_at(deadline.at, post(call, leg.worker(), body, attempt, traceparent)).await

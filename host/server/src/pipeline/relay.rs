@@ -161,6 +161,10 @@ impl Running {
                 self.done_seen = true;
                 // The rest is waited for only so that the connection can be used again.
                 self.alarm.as_mut().reset(Instant::now() + END_AFTER_DONE);
+                if self.error_seen {
+                    // What failed does not end as if it were whole.
+                    break;
+                }
             } else {
                 self.turn.generated(1);
                 self.error_seen |= tells_failure(&event);
