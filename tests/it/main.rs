@@ -10,6 +10,7 @@ mod disconnect;
 mod drain;
 mod edges;
 mod errors;
+mod faults;
 mod flows;
 mod hold_times;
 mod ipv6;

@@ -20,6 +20,9 @@ pub struct EmulateArgs {
     /// Address of the KV socket, over which other emulators read blocks. Port 0 lets the system choose.
     #[arg(long, default_value = "127.0.0.1:0")]
     kv_listen: SocketAddr,
+    /// Where others are told that the KV socket is, if it is behind something. Default: its own address.
+    #[arg(long)]
+    kv_advertise: Option<SocketAddr>,
     /// Served model name; requests for another get 404.
     #[arg(long, default_value = "emulated")]
     model: String,
@@ -102,6 +105,7 @@ impl TryFrom<EmulateArgs> for EmulatorConfig {
             role: args.role,
             listen: args.listen,
             kv_listen: args.kv_listen,
+            kv_advertise: args.kv_advertise,
             model: args.model,
             seed: args.seed,
             kv_bytes_per_token: args.kv_bytes_per_token,

@@ -86,6 +86,8 @@ pub struct EmulatorConfig {
     pub listen: SocketAddr,
     /// KV socket address; port 0 lets the system choose.
     pub kv_listen: SocketAddr,
+    /// Where others are told that the KV socket is; `None`: where it is.
+    pub kv_advertise: Option<SocketAddr>,
     /// Served model name.
     pub model: String,
     /// Stands for the model's weights: engines that share KV need the same.
@@ -138,6 +140,7 @@ impl Default for EmulatorConfig {
             role: Role::Unified,
             listen: loopback,
             kv_listen: loopback,
+            kv_advertise: None,
             model: "emulated".into(),
             seed: 0,
             kv_bytes_per_token: engine.model.kv_bytes_per_token(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::fleet::{Pool, Worker};
 use crate::handle::Handle;
+use crate::http::segments::Taken;
 use crate::release::Releases;
 use crate::request::Endpoint;
 use crate::telemetry::labels::HandleFate;
@@ -34,11 +35,12 @@ pub struct Held {
     is_in_hand: bool,
 }
 
-/// A handle on its way to a decode worker.
+/// A handle on its way to a decode worker. Until the first byte of the leg's body is taken for sending no engine can
+/// have it: dropped before that, as when no connection comes about, it is given back.
 pub struct Spent {
     blocks: Arc<Blocks>,
     releases: Releases,
-    has_left: bool,
+    taken: Taken,
 }
 
 impl Held {
@@ -59,7 +61,7 @@ impl Held {
             self.blocks.pool.metrics.transfer(HandleFate::Expired);
             return None;
         }
-        Some(Spent { blocks: self.blocks.clone(), releases: self.releases.clone(), has_left: true })
+        Some(Spent { blocks: self.blocks.clone(), releases: self.releases.clone(), taken: Taken::default() })
     }
 }
 
@@ -77,17 +79,23 @@ impl Spent {
         self.blocks.handle.json()
     }
 
-    /// It was not sent after all, since no connection came about: it is in hand again.
-    pub fn never_left(mut self) -> Held {
-        self.has_left = false;
-        Held { blocks: self.blocks.clone(), releases: self.releases.clone(), is_in_hand: true }
+    /// To mark the leg's body with.
+    pub fn taken(&self) -> Taken {
+        self.taken.clone()
+    }
+
+    /// Whether an engine may have it.
+    pub fn has_left(&self) -> bool {
+        self.taken.is_set()
     }
 }
 
 impl Drop for Spent {
     fn drop(&mut self) {
-        if self.has_left {
+        if self.has_left() {
             self.blocks.pool.metrics.transfer(HandleFate::Dispatched);
+        } else {
+            self.releases.send(self.blocks.clone());
         }
     }
 }

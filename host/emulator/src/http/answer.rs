@@ -133,14 +133,15 @@ impl Frame {
         let app = &self.app;
         // vLLM tells the cached tokens only with the single token of a proper prefill leg.
         let single = held.tokens == self.prompt.len();
+        let kv_addr = app.config.kv_advertise.unwrap_or(app.kv_addr);
         Some(Offer {
             do_remote_prefill: self.prefills,
             do_remote_decode: !self.prefills,
             remote_block_ids: [held.blocks.clone()],
             remote_engine_id: app.engine_id.clone(),
             remote_request_id: self.hold.clone(),
-            remote_host: app.kv_addr.ip().to_string(),
-            remote_port: app.kv_addr.port(),
+            remote_host: kv_addr.ip().to_string(),
+            remote_port: kv_addr.port(),
             tp_size: 1,
             dcp_size: 1,
             pp_size: 1,

@@ -68,7 +68,10 @@ async fn decode(
     let from = spent.as_ref().map(|_| &*prefilled.by);
     let leg = Leg::decode(&call.pool, booking.worker(), from);
     let resend = if spent.is_some() { Resend::Never } else { Resend::Once };
-    let body = call.request.body(spent.as_ref().map(Spent::json));
+    let mut body = call.request.body(spent.as_ref().map(Spent::json));
+    if let Some(spent) = &spent {
+        body = body.marked(spent.taken());
+    }
     let (deadline, how) = (Deadline::decode(call), (resend, attempt.number));
     let holder = prefilled.by.clone();
     let mut turn = Turn::start(attempt, row, booking, leg).prefilled_by(
@@ -80,7 +83,7 @@ async fn decode(
         Ok(sent) => sent,
         Err(failed) => {
             return Err(match spent {
-                Some(spent) => with_blocks_left(call, failed, spent, &holder),
+                Some(spent) => with_blocks_left(call, failed, &spent, &holder),
                 None => failed,
             });
         }
@@ -89,16 +92,15 @@ async fn decode(
     // The decode worker may never have read the blocks: the prefill worker then keeps them for their lease. One that
     // refused the request has told the holder.
     answered.map_err(|failed| match spent {
-        Some(spent) if failed.failure != Failure::Refused => with_blocks_left(call, failed, spent, &holder),
+        Some(spent) if failed.failure != Failure::Refused => with_blocks_left(call, failed, &spent, &holder),
         _ => failed,
     })
 }
 
 /// A decode leg with a handle failed. One that never left this host is still good for ending the hold; of any other
 /// the engine may be reading the blocks right now, so that nobody may tell the holder to give them away.
-fn with_blocks_left(call: &Call<'_>, failed: Failed, spent: Spent, holder: &Worker) -> Failed {
-    if matches!(failed.failure, Failure::Unreachable | Failure::HostShort) {
-        drop(spent.never_left());
+fn with_blocks_left(call: &Call<'_>, failed: Failed, spent: &Spent, holder: &Worker) -> Failed {
+    if !spent.has_left() {
         return failed;
     }
     call.pool.metrics.transfer(HandleFate::Stranded);
