@@ -31,12 +31,13 @@ fn with(mut body: Value, more: &Value) -> Value {
     body
 }
 
-const CLIENT_HEADERS: [(&str, &str); 5] = [
+const CLIENT_HEADERS: [(&str, &str); 6] = [
     ("x-request-id", "client-id"),
     ("x-data-parallel-rank", "3"),
     ("x-kv-hint", "evil"),
     ("authorization", "Bearer key-1"),
     ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    ("tracestate", "vendor=1,other=2"),
 ];
 
 /// Prefill is asked for one unstreamed token; decode for what the client asked, with the handle unchanged.
@@ -94,6 +95,7 @@ fn headers_are_ours(first: &Recorded, second: &Recorded) {
         assert_eq!(leg.header("x-kv-hint"), None);
         assert_eq!(leg.header("authorization"), Some("Bearer key-1"));
         assert_eq!(leg.header("traceparent"), Some(CLIENT_HEADERS[4].1));
+        assert_eq!(leg.header("tracestate"), Some(CLIENT_HEADERS[5].1));
     }
 }
 

@@ -2,10 +2,13 @@
 //! starts its own, on ports that the system chooses.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod access_log;
 mod admission;
 mod bad_answers;
+mod board;
 mod certificates;
 mod config;
+mod decision_header;
 mod disconnect;
 mod drain;
 mod edges;
@@ -28,7 +31,9 @@ mod streams;
 mod surface;
 mod tenants;
 mod tls;
+mod traces;
 mod usage;
+mod wire;
 mod workers;
 
 use std::time::Duration;

@@ -69,6 +69,7 @@ async fn metrics_are_an_exposition_that_counts() {
                 &[("phase", "decide"), ("pool", "main"), ("policy", "builtin")],
                 2.0,
             ),
+            ("sluice_phase_seconds_count", &[("phase", "queue"), ("policy", "builtin")], 2.0),
             ("sluice_phase_seconds_count", &[("phase", "first_token")], 1.0),
             ("sluice_phase_seconds_count", &[("phase", "transfer")], 1.0),
             ("sluice_phase_seconds_count", &[("phase", "decode_first_byte")], 1.0),

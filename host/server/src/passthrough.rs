@@ -31,7 +31,7 @@ use crate::pipeline::{ATTEMPTS_AT_MOST, answer, call};
 use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
 use crate::telemetry::labels::Retry;
 use crate::tenants::TokenUse;
-use attempt::{Answered, Passage};
+use attempt::{Answered, Passage, Streamed};
 use outcome::Outcome;
 use paths::{Fate, Path};
 use request::Passed;
@@ -49,7 +49,7 @@ pub async fn serve(
 ) -> Response<ResponseBody> {
     let (head, incoming) = request.into_parts();
     let id = app.ids.next();
-    let mut outcome = Outcome::start(app, *path);
+    let mut outcome = Outcome::start(app, *path, id, &head.headers);
     let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
     let mut response = match answered(app, path, &head.headers, incoming, id, deadline, &mut outcome).await {
         Ok(Answered::Whole { status, kind, bytes }) => {
@@ -63,7 +63,8 @@ pub async fn serve(
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        Ok(Answered::Stream { body, booking, leg }) => {
+        Ok(Answered::Stream(streamed)) => {
+            let Streamed { body, booking, leg } = *streamed;
             let passing = Passing::new(body, path.fate, booking, leg, outcome, deadline);
             answer::stream(Either::Left(Either::Right(passing)))
         }
@@ -87,12 +88,15 @@ async fn answered(
 ) -> Result<Answered, ApiError> {
     request::no_form(path)?;
     content_type::json(headers)?;
-    let Admitted { caller, place, bytes, .. } = admit::admit(app, headers, incoming, deadline).await?;
+    let Admitted { caller, place, bytes, queued, .. } =
+        admit::admit(app, headers, incoming, deadline).await?;
     outcome.hold(place);
     let marks = |model: &str, priority| app.tenants.marks(&caller, model, priority).collect();
     let Passed { model, output_limit, body } = Passed::parse(path, &bytes, marks)?;
     let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
-    outcome.pool(&pool.metrics);
+    outcome.pool(&pool.metrics, queued);
+    let trail = outcome.trail().clone();
+    trail.note(|story, _| story.found(&pool.config, &caller.name));
     if let Some(limit) = output_limit {
         limit.check(pool.config.max_model_len)?;
     }
@@ -104,7 +108,8 @@ async fn answered(
     }
     let passage = Passage {
         seed: hash::bytes(2, &bytes[..bytes.len().min(SEED_BYTES)]),
-        headers: call::forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref()),
+        headers: call::forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref(), &trail),
+        trail,
         app,
         path,
         pool,
@@ -123,6 +128,7 @@ async fn answered(
             Err(failed) => failed,
         };
         attempt += 1;
+        passage.trail.note(|story, now| story.attempt_failed(failed.failure.name(), now));
         let again = attempt < ATTEMPTS_AT_MOST && failed.failure.is_retryable();
         unwanted.extend(failed.worker);
         worker = match passage.choose(&unwanted) {

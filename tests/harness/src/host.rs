@@ -80,7 +80,8 @@ impl Host {
         }
         let config = folder.path().join("sluice.toml");
         fs::write(&config, plan.toml()).map_err(HarnessError::io("write the configuration"))?;
-        let arguments = ["serve".to_owned(), "--config".to_owned(), config.display().to_string()];
+        let mut arguments = vec!["serve".to_owned(), "--config".to_owned(), config.display().to_string()];
+        arguments.extend(plan.log_json.then(|| "--log-json".to_owned()));
         let (process, line) = Process::start("host", &arguments, folder.path()).await?;
         let scheme = if line.contains("serves on https://") { "https" } else { "http" };
         let clients = address_after(&line, &format!("serves on {scheme}://"));
@@ -115,6 +116,11 @@ impl Host {
     /// Whether its log speaks of something.
     pub fn log_tells(&self, text: &str) -> bool {
         self.process.log().contains(text)
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        self.process.log()
     }
 
     /// Waits until `/ready` says yes and every worker is up.

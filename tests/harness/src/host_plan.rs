@@ -43,8 +43,12 @@ pub struct HostPlan {
     pub upstream: String,
     /// More lines of `[policy]`.
     pub policy_keys: String,
+    /// Lines of `[telemetry]`.
+    pub telemetry: String,
     /// More lines of `[[pool]]`.
     pub pool: String,
+    /// Whether the log is written as JSON.
+    pub log_json: bool,
     /// More tables.
     pub tables: String,
 }
@@ -61,6 +65,8 @@ impl HostPlan {
             server: String::new(),
             upstream: String::new(),
             policy_keys: String::new(),
+            telemetry: String::new(),
+            log_json: false,
             pool: "kv_bytes_per_token = 64\n".into(),
             tables: String::new(),
         }
@@ -86,11 +92,12 @@ impl HostPlan {
             Mode::Pull => "pull",
             Mode::Unified => "unified",
         };
-        let Self { listen, server, upstream, policy, policy_keys, model, pool, tables, .. } = self;
+        let Self { listen, server, upstream, policy, policy_keys, telemetry, model, pool, tables, .. } = self;
         let mut toml = format!(
             "[server]\nlisten = \"{listen}\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
              [upstream]\n{upstream}\n\
-             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n{tables}\n\
+             [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n\
+             [telemetry]\n{telemetry}\n{tables}\n\
              [[pool]]\nname = \"main\"\nmodel = \"{model}\"\nmode = \"{mode}\"\n{pool}"
         );
         for WorkerPlan { name, role, url, can_prefill } in &self.workers {

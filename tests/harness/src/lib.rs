@@ -10,6 +10,7 @@ pub mod artifacts;
 pub mod ask;
 pub mod budget;
 pub mod client;
+pub mod collector;
 pub mod decision;
 pub mod emulator;
 pub mod error;
@@ -31,6 +32,7 @@ pub mod workload;
 
 pub use ask::{Ask, Endpoint, Expected, Reply};
 pub use client::{Answer, Client, EventStream};
+pub use collector::{Collector, Exported};
 pub use decision::Decision;
 pub use emulator::{Emulator, EmulatorPlan};
 pub use error::HarnessError;

@@ -22,6 +22,7 @@ use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::release;
 use crate::routes;
 use crate::sessions;
+use crate::telemetry::otlp::Exporter;
 use crate::telemetry::{self, Telemetry};
 use crate::threads::{self, DataThreads};
 use crate::tls::{self, Renewal, Renewed, ServerTls, TlsError};
@@ -74,7 +75,7 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Ok(secured) => secured,
         Err(error) => return refuse(&error),
     };
-    let telemetry = Arc::new(Telemetry::default());
+    let telemetry = Arc::new(Telemetry::new(&config.telemetry));
     let policies =
         match PolicyHost::open(host_config(&config), Arc::new(PolicyEvents::new(telemetry.clone()))) {
             Ok(policies) => policies,
@@ -85,8 +86,8 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Err(error) => return refuse(&policy_folder(&config, &error)),
     };
     let (releases, holds) = release::queue();
-    let app = App::new(config, &secrets, upstream, policies, telemetry, SystemClock::shared(), releases);
-    let app = Arc::new(app);
+    let clock = SystemClock::shared();
+    let app = Arc::new(App::new(config, &secrets, upstream, policies, telemetry, clock, releases));
     let mut ending = JoinSet::new();
     ending.spawn(release::run(app.clone(), holds));
     serve(app, clients, operators, tls).await
@@ -121,6 +122,7 @@ async fn serve(
     tls: Option<ServerTls>,
 ) -> ExitCode {
     tell_missing_policy(&app);
+    let exporter = export(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
     let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
@@ -185,8 +187,17 @@ async fn serve(
     if cut_off > 0 {
         tracing::warn!(cut_off, "connections were cut off when server.drain_timeout_ms was over");
     }
+    if let Some(exporter) = exporter {
+        exporter.flush().await;
+    }
     tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+fn export(app: &App) -> Option<Exporter> {
+    let config = &app.config.telemetry;
+    let collector = config.otlp_endpoint.as_ref()?;
+    Some(Exporter::start(&app.telemetry, &app.upstream, collector, &config.service_name))
 }
 
 async fn sweep_sessions(app: &Arc<App>) {

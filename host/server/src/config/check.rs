@@ -12,7 +12,7 @@ use super::limits::{self, Bounds};
 use super::meant::{Config, Policy, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
-use super::{check_pools, check_tenants, check_tls};
+use super::{check_pools, check_telemetry, check_tenants, check_tls};
 
 /// Request headers whose values are secrets, which no policy, decision record or log is given.
 pub(super) const SECRET_HEADERS: [&str; 5] =
@@ -27,6 +27,7 @@ pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>)
         upstream: check_tls::upstream(path, &written.upstream, problems),
         policy: policy(path, &written.policy, problems),
         sessions: sessions(&written.sessions, problems),
+        telemetry: check_telemetry::telemetry(&written.telemetry, problems),
         tenants: check_tenants::tenants(path, &written.tenants, problems),
         pools: check_pools::pools(path, &written.pools, problems),
         path: path.to_path_buf(),

@@ -74,6 +74,9 @@ pub const MAX_TENANT_KEYS: usize = 4_096;
 /// Loopback only, until the operator says who may reach it.
 pub const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8_000);
 
+/// What traces call this host when no name is written.
+pub const SERVICE_NAME: &str = "sluice";
+
 /// Next to [`LISTEN`].
 pub const ADMIN_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8_001);
 

@@ -20,6 +20,8 @@ pub struct Config {
     pub policy: Policy,
     /// What is remembered between the turns of a conversation.
     pub sessions: Sessions,
+    /// What the host tells of its requests.
+    pub telemetry: Telemetry,
     /// Who the callers are, and what each may have.
     pub tenants: Tenants,
     /// At least one; names and models are unique among them.
@@ -113,6 +115,31 @@ pub struct Sessions {
     pub ttl_ms: u64,
     /// Conversations remembered at the same time; the longest idle one makes room.
     pub max_sessions: usize,
+}
+
+/// `[telemetry]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Telemetry {
+    /// Whether each request is logged at info; else it is at debug.
+    pub access_log: bool,
+    /// The collector that spans are sent to, OTLP over HTTP; `None` makes no spans.
+    pub otlp_endpoint: Option<WorkerUrl>,
+    /// What traces call this host.
+    pub service_name: String,
+    /// The share of requests that is traced, where the client does not say.
+    pub sample_ratio: SampleRatio,
+}
+
+/// A share of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleRatio {
+    /// Of a million requests.
+    pub per_million: u32,
+}
+
+impl SampleRatio {
+    /// Each request.
+    pub const ALL: Self = Self { per_million: 1_000_000 };
 }
 
 /// `[tenants]`, and each `[[tenant]]`

@@ -7,6 +7,7 @@
 
 mod check;
 mod check_pools;
+mod check_telemetry;
 mod check_tenants;
 mod check_tls;
 mod errors;
@@ -31,7 +32,8 @@ use toml::de::DeTable;
 pub use self::errors::{ConfigError, Problem};
 pub use self::limits::{BUILTIN, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
 pub use self::meant::{
-    Config, Policy, Pool, PoolMode, Server, Sessions, Tenant, Tenants, Tls, UpstreamTls, Worker, worker_id,
+    Config, Policy, Pool, PoolMode, SampleRatio, Server, Sessions, Telemetry, Tenant, Tenants, Tls,
+    UpstreamTls, Worker, worker_id,
 };
 pub use self::secrets::Secrets;
 pub use self::source::Place;

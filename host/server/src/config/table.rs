@@ -71,6 +71,15 @@ impl<'t> Table<'t> {
         })
     }
 
+    /// A key's number, whole or not, if it is there.
+    pub(super) fn fraction(&mut self, key: &str, problems: &mut Problems<'_>) -> Field<f64> {
+        self.read(key, "a number", "write it like 0.1", problems, |value| match value {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse().ok(),
+            _ => None,
+        })
+    }
+
     /// A key's yes or no, if it is there.
     pub(super) fn boolean(&mut self, key: &str, problems: &mut Problems<'_>) -> Field<bool> {
         self.read(

@@ -10,7 +10,7 @@ use super::table::{Field, Shape, Table};
 
 const ROOT: Shape = Shape {
     header: "this file",
-    keys: &["server", "upstream", "policy", "sessions", "tenants", "tenant", "pool"],
+    keys: &["server", "upstream", "policy", "sessions", "telemetry", "tenants", "tenant", "pool"],
 };
 const SERVER: Shape = Shape {
     header: "[server]",
@@ -38,6 +38,8 @@ const POLICY: Shape = Shape {
     keys: &["folder", "default", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
 };
 const SESSIONS: Shape = Shape { header: "[sessions]", keys: &["ttl_ms", "max_sessions"] };
+const TELEMETRY: Shape =
+    Shape { header: "[telemetry]", keys: &["access_log", "otlp_endpoint", "service_name", "sample_ratio"] };
 const TENANTS: Shape =
     Shape { header: "[tenants]", keys: &["header", "anonymous", "cache_salt", "salt_secret_file"] };
 const TENANT: Shape = Shape {
@@ -65,8 +67,8 @@ const WORKER: Shape =
     Shape { header: "[[pool.worker]]", keys: &["name", "role", "url", "can_prefill", "zone"] };
 
 /// Every kind of table.
-pub(super) const SHAPES: [&Shape; 9] =
-    [&ROOT, &SERVER, &UPSTREAM, &POLICY, &SESSIONS, &TENANTS, &TENANT, &POOL, &WORKER];
+pub(super) const SHAPES: [&Shape; 10] =
+    [&ROOT, &SERVER, &UPSTREAM, &POLICY, &SESSIONS, &TELEMETRY, &TENANTS, &TENANT, &POOL, &WORKER];
 
 /// The whole file.
 pub(super) struct Written {
@@ -74,6 +76,7 @@ pub(super) struct Written {
     pub(super) upstream: Upstream,
     pub(super) policy: Policy,
     pub(super) sessions: Sessions,
+    pub(super) telemetry: Telemetry,
     pub(super) tenants: Tenants,
     pub(super) pools: Vec<Pool>,
 }
@@ -117,6 +120,14 @@ pub(super) struct Policy {
 pub(super) struct Sessions {
     pub(super) ttl_ms: Field<i128>,
     pub(super) max_sessions: Field<i128>,
+}
+
+/// `[telemetry]`
+pub(super) struct Telemetry {
+    pub(super) access_log: Field<bool>,
+    pub(super) otlp_endpoint: Field<String>,
+    pub(super) service_name: Field<String>,
+    pub(super) sample_ratio: Field<f64>,
 }
 
 /// `[tenants]`, and each `[[tenant]]`
@@ -174,13 +185,14 @@ pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> W
     let upstream = upstream(root.table("upstream", &UPSTREAM, problems), problems);
     let policy = policy(root.table("policy", &POLICY, problems), problems);
     let sessions = sessions(root.table("sessions", &SESSIONS, problems), problems);
+    let telemetry = telemetry(root.table("telemetry", &TELEMETRY, problems), problems);
     let tenants = tenants(&mut root, problems);
     let pools = root.required_tables("pool", &POOL, problems, |problems| {
         problems.of_file("no pool is configured", "add a [[pool]] with its [[pool.worker]] tables");
     });
     let pools = pools.into_iter().map(|table| pool(table, problems)).collect();
     root.finish(&SHAPES, problems);
-    Written { server, upstream, policy, sessions, tenants, pools }
+    Written { server, upstream, policy, sessions, telemetry, tenants, pools }
 }
 
 fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
@@ -234,6 +246,17 @@ fn sessions(mut table: Table<'_>, problems: &mut Problems<'_>) -> Sessions {
     };
     table.finish(&SHAPES, problems);
     sessions
+}
+
+fn telemetry(mut table: Table<'_>, problems: &mut Problems<'_>) -> Telemetry {
+    let telemetry = Telemetry {
+        access_log: table.boolean("access_log", problems),
+        otlp_endpoint: table.text("otlp_endpoint", problems),
+        service_name: table.text("service_name", problems),
+        sample_ratio: table.fraction("sample_ratio", problems),
+    };
+    table.finish(&SHAPES, problems);
+    telemetry
 }
 
 fn tenants(root: &mut Table<'_>, problems: &mut Problems<'_>) -> Tenants {

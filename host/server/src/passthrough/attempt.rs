@@ -25,6 +25,9 @@ use crate::http::segments::Segments;
 use crate::ids::RequestId;
 use crate::pipeline::attempt::Failed;
 use crate::pipeline::{REQUEST_ID_HEADER, answer, dispatch, refusal};
+use crate::telemetry::labels;
+use crate::telemetry::traceparent::TRACEPARENT;
+use crate::telemetry::trail::Trail;
 use crate::upstream::UpstreamBody;
 
 /// What stays the same over all attempts.
@@ -40,6 +43,7 @@ pub(super) struct Passage<'a> {
     pub seed: u64,
     pub id: RequestId,
     pub deadline: Instant,
+    pub trail: Trail,
 }
 
 /// An answer that may be passed on.
@@ -53,15 +57,18 @@ pub(super) enum Answered {
         /// Without what is internal.
         bytes: Bytes,
     },
-    /// To be relayed as it comes.
-    Stream {
-        /// The engine's.
-        body: UpstreamBody,
-        /// Load, until it ends.
-        booking: Booking,
-        /// To be told how it ended.
-        leg: Leg,
-    },
+    /// To be relayed as it comes. Boxed: it is many times as large.
+    Stream(Box<Streamed>),
+}
+
+/// A stream that has begun.
+pub(super) struct Streamed {
+    /// The engine's.
+    pub body: UpstreamBody,
+    /// Load, until it ends.
+    pub booking: Booking,
+    /// To be told how it ended.
+    pub leg: Leg,
 }
 
 impl Passage<'_> {
@@ -69,12 +76,14 @@ impl Passage<'_> {
     pub async fn attempt(&self, worker: &Arc<Worker>, attempt: u32) -> Result<Answered, Failed> {
         let booking = Booking::new(worker.clone(), self.share());
         let mut leg = Leg::passed(&self.pool, worker);
+        self.trail.note(|story, now| story.attempt(now));
+        let traceparent = self.trail.leg(labels::Leg::Passthrough, &worker.name);
         let sending = self.app.upstream.send(
             Method::POST,
             &worker.url,
             self.path.path,
             self.body.clone(),
-            self.leg_headers(attempt),
+            self.leg_headers(attempt, traceparent),
         );
         let response = match timeout_at(self.deadline, sending).await {
             Ok(Ok(response)) => response,
@@ -84,7 +93,7 @@ impl Passage<'_> {
         let (head, body) = response.into_parts();
         if head.status.is_success() && answer::is_event_stream(&head.headers) {
             leg.first_byte();
-            return Ok(Answered::Stream { body, booking, leg });
+            return Ok(Answered::Stream(Box::new(Streamed { body, booking, leg })));
         }
         let read = timeout_at(self.deadline, body::read(body, dispatch::ANSWER_BYTES_AT_MOST)).await;
         let bytes = match read {
@@ -149,10 +158,13 @@ impl Passage<'_> {
         }
     }
 
-    fn leg_headers(&self, attempt: u32) -> HeaderMap {
+    fn leg_headers(&self, attempt: u32, traceparent: Option<HeaderValue>) -> HeaderMap {
         let mut headers = self.headers.clone();
         if let Ok(id) = HeaderValue::try_from(self.id.attempt(attempt)) {
             headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
+        }
+        if let Some(traceparent) = traceparent {
+            headers.insert(HeaderName::from_static(TRACEPARENT), traceparent);
         }
         headers
     }

@@ -3,12 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::HeaderMap;
+
 use super::paths::Path;
 use crate::admission::Place;
 use crate::app::App;
 use crate::http::error::ApiError;
+use crate::ids::RequestId;
 use crate::telemetry::labels::{self, Phase};
 use crate::telemetry::pool_metrics::PoolMetrics;
+use crate::telemetry::story::{Ended, Stretch};
+use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
 
 /// Exactly one outcome is counted when this is dropped, and the request's place is given back.
@@ -18,22 +23,29 @@ pub(super) struct Outcome {
     pool: Arc<PoolMetrics>,
     started: Duration,
     outcome: labels::Outcome,
+    trail: Trail,
     place: Option<Place>,
     tokens: Option<Arc<TokenUse>>,
 }
 
 impl Outcome {
     /// A request came. Unless told otherwise, it ends as cancelled.
-    pub fn start(app: &Arc<App>, path: Path) -> Self {
+    pub fn start(app: &Arc<App>, path: Path, id: RequestId, headers: &HeaderMap) -> Self {
         Self {
             path,
             pool: app.telemetry.metrics.no_pool().clone(),
             started: app.clock.elapsed(),
             outcome: labels::Outcome::Cancelled,
+            trail: Trail::begin(&app.telemetry, &app.clock, id, path.path, headers),
             place: None,
             tokens: None,
             app: app.clone(),
         }
+    }
+
+    /// What is written down of it.
+    pub fn trail(&self) -> &Trail {
+        &self.trail
     }
 
     /// It has a place.
@@ -46,9 +58,12 @@ impl Outcome {
         self.place.take()
     }
 
-    /// The pool was found.
-    pub fn pool(&mut self, pool: &Arc<PoolMetrics>) {
+    /// The pool was found, for a request that has its place, after this wait if there was one.
+    pub fn pool(&mut self, pool: &Arc<PoolMetrics>, queued: Option<Stretch>) {
         self.pool = pool.clone();
+        let waited = queued.map_or(Duration::ZERO, |queued| queued.to.saturating_sub(queued.from));
+        self.pool.undecided().phase(Phase::Queue, waited);
+        self.trail.note(|story, _| story.queued = queued);
     }
 
     /// What it takes is charged to its tenant, unless it fails before its answer.
@@ -77,6 +92,7 @@ impl Outcome {
 
     /// The client is told of an error.
     pub fn fail(&mut self, error: &ApiError) {
+        self.trail.note(|story, now| story.told(error, now));
         if let Some(tokens) = &self.tokens {
             tokens.void();
         }
@@ -92,7 +108,9 @@ impl Outcome {
 impl Drop for Outcome {
     fn drop(&mut self) {
         self.pool.passed(self.path, self.outcome);
-        let spent = self.app.clock.elapsed().saturating_sub(self.started);
-        self.pool.undecided().phase(Phase::Total, spent);
+        let at = self.app.clock.elapsed();
+        self.pool.undecided().phase(Phase::Total, at.saturating_sub(self.started));
+        let ended = Ended { outcome: self.outcome, at };
+        std::mem::take(&mut self.trail).end(&self.app.telemetry, ended);
     }
 }

@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::http::body::{self, ReadError};
 use crate::http::error::{ApiError, Blame};
 use crate::telemetry::admission::Refusal;
+use crate::telemetry::story::Stretch;
 use crate::tenants::Caller;
 
 /// How long a body may take to arrive. It holds a place among the requests in flight meanwhile; 16 MiB in this
@@ -29,6 +30,8 @@ pub(crate) struct Admitted {
     pub urgency: i32,
     pub place: Place,
     pub bytes: Bytes,
+    /// If it waited for its place: from when to when.
+    pub queued: Option<Stretch>,
 }
 
 /// Lets a request in, or says why not.
@@ -43,13 +46,18 @@ pub(crate) async fn admit(
     let longest = incoming.size_hint().upper().unwrap_or(app.config.server.max_body_bytes as u64);
     let body = pin!(read_body(app, incoming, deadline));
     let entered = app.admission.enter(caller.account, urgency);
-    let (place, bytes) = match entered.map_err(|refusal| refused(app, &caller, refusal))? {
-        Entered::Runs(place) => (place, body.await?),
-        Entered::Waits(waiting) => wait(app, &caller, waiting, body, longest, deadline).await?,
+    let (place, bytes, queued) = match entered.map_err(|refusal| refused(app, &caller, refusal))? {
+        Entered::Runs(place) => (place, body.await?, None),
+        Entered::Waits(waiting) => {
+            let from = app.clock.elapsed();
+            let ((place, to), bytes) = wait(app, &caller, waiting, body, longest, deadline).await?;
+            (place, bytes, Some(Stretch { from, to }))
+        }
     };
-    Ok(Admitted { caller, urgency, place, bytes })
+    Ok(Admitted { caller, urgency, place, bytes, queued })
 }
 
+/// Gives the place and when it came.
 async fn wait(
     app: &App,
     caller: &Caller,
@@ -57,10 +65,12 @@ async fn wait(
     mut body: Pin<&mut impl Future<Output = Result<Bytes, ApiError>>>,
     body_bytes_at_most: u64,
     deadline: Instant,
-) -> Result<(Place, Bytes), ApiError> {
+) -> Result<((Place, Duration), Bytes), ApiError> {
     let until = deadline.min(Instant::now() + Duration::from_millis(app.config.server.queue_timeout_ms));
-    let mut place =
-        pin!(async { waiting.place(until).await.map_err(|refusal| refused(app, caller, refusal)) });
+    let mut place = pin!(async {
+        let place = waiting.place(until).await.map_err(|refusal| refused(app, caller, refusal))?;
+        Ok::<_, ApiError>((place, app.clock.elapsed()))
+    });
     let Some(_room) = app.admission.room_for_body(body_bytes_at_most) else {
         let place = place.await?;
         return Ok((place, body.await?));

@@ -12,11 +12,11 @@ use sluice_core::failure::Failure;
 use super::attempt::Failed;
 use super::call::Call;
 use super::deadline::Deadline;
+use super::dispatch;
 use super::refusal::{refusal, status_in_error, told};
 use super::relay::Relay;
 use super::stream_start::{self, Unopened};
 use super::turn::{AnswerEnd, Record, Turn};
-use super::{DECISION_HEADER, dispatch};
 use crate::fleet::Leg;
 use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
@@ -41,8 +41,7 @@ pub(super) async fn relay(
         let bytes = dispatch::read(&mut turn.leg, Blame::Decode, body, deadline).await?;
         return Err(refusal(&mut turn.leg, Blame::Decode, &head, &bytes));
     }
-    let decision = call.decision_header(&turn.decision, &turn.prefill.name, &turn.leg.worker().name);
-    let mut response = if is_event_stream(&head.headers) {
+    Ok(if is_event_stream(&head.headers) {
         let opened = match stream_start::open(body, deadline.at).await {
             Ok(opened) => opened,
             Err(unopened) => return Err(did_not_begin(&mut turn.leg, unopened, deadline)),
@@ -56,11 +55,7 @@ pub(super) async fn relay(
         let mut response = json_response(StatusCode::OK, Bytes::new());
         *response.body_mut() = whole_with_place(bytes, record.take_place());
         response
-    };
-    if let Some(decision) = decision {
-        response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), decision);
-    }
-    Ok(response)
+    })
 }
 
 fn did_not_begin(leg: &mut Leg, unopened: Unopened, deadline: &Deadline) -> Failed {

@@ -12,15 +12,16 @@ use sluice_core::table::rows_without;
 use sluice_policy::Generation;
 use tokio::time::Instant;
 
-use super::decide::Decision;
-use super::{DECISION_HEADER, REQUEST_ID_HEADER};
+use super::REQUEST_ID_HEADER;
 use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Pool, Table};
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::request::{ClientRequest, Endpoint};
-use crate::telemetry::labels::{Fallback, Label};
+use crate::telemetry::labels::Fallback;
+use crate::telemetry::traceparent::TRACEPARENT;
+use crate::telemetry::trail::Trail;
 use crate::tenants::{Caller, TokenUse};
 
 /// Client headers that engines get: the key, for engines that ask for one (unless it was for this host, or the pool
@@ -37,6 +38,7 @@ pub(super) struct Arrival {
     /// By the clock that does not step.
     pub at: Duration,
     pub deadline: Instant,
+    pub trail: Trail,
 }
 
 /// One request.
@@ -65,7 +67,7 @@ pub(super) struct Call<'a> {
     /// By the clock that does not step.
     pub arrived: Duration,
     pub deadline: Instant,
-    wants_decision: bool,
+    pub trail: Trail,
 }
 
 impl<'a> Call<'a> {
@@ -94,6 +96,7 @@ impl<'a> Call<'a> {
             conversation: conversation.clone(),
         });
         let session = session_key.as_ref().and_then(|key| app.sessions.get(key, millis(arrival.at)));
+        arrival.trail.note(|story, _| story.found(&pool.config, &tenant));
         let text = request.prompt_text();
         let mark = session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default();
         let continues_session = session.as_ref().is_some_and(|session| session.is_continued_by(text));
@@ -104,10 +107,10 @@ impl<'a> Call<'a> {
             generation: app.policies.generation(),
             sequence: pool.next_sequence(),
             labels: labels(&app.config.policy.labels, headers),
-            headers: forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref()),
+            headers: forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref(), &arrival.trail),
             arrived: arrival.at,
             deadline: arrival.deadline,
-            wants_decision: headers.contains_key(DECISION_HEADER),
+            trail: arrival.trail.clone(),
             app,
             pool,
             request,
@@ -156,32 +159,15 @@ impl<'a> Call<'a> {
     }
 
     /// Headers of a leg.
-    pub fn leg_headers(&self, attempt: u32) -> HeaderMap {
+    pub fn leg_headers(&self, attempt: u32, traceparent: Option<HeaderValue>) -> HeaderMap {
         let mut headers = self.headers.clone();
         if let Ok(id) = HeaderValue::try_from(self.id.attempt(attempt)) {
             headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
         }
-        headers
-    }
-
-    /// What was decided, for the client that asked.
-    pub fn decision_header(&self, decision: &Decision, prefill: &str, decode: &str) -> Option<HeaderValue> {
-        if !self.wants_decision {
-            return None;
+        if let Some(traceparent) = traceparent {
+            headers.insert(HeaderName::from_static(TRACEPARENT), traceparent);
         }
-        let text = format!(
-            "policy={}; module={}; version={}; generation={}; source={}; placement={}; prefill={prefill}; decode={decode}; \
-             reason={}",
-            decision.policy,
-            decision.module,
-            decision.version,
-            decision.generation,
-            decision.source.name(),
-            decision.placement_name(),
-            decision.route.reason.as_deref().unwrap_or(""),
-        );
-        let visible = |letter: char| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' };
-        HeaderValue::try_from(text.chars().map(visible).collect::<String>()).ok()
+        headers
     }
 }
 
@@ -216,6 +202,7 @@ pub(crate) fn forwarded(
     headers: &HeaderMap,
     key_is_ours: bool,
     engine_key: Option<&HeaderValue>,
+    trail: &Trail,
 ) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(4);
     for name in FORWARDED {
@@ -223,6 +210,7 @@ pub(crate) fn forwarded(
             out.insert(HeaderName::from_static(name), value.clone());
         }
     }
+    trail.pass_on(headers, &mut out);
     if key_is_ours {
         out.remove(AUTHORIZATION);
     }

@@ -14,30 +14,16 @@ use crate::http::error::{ApiError, Blame};
 use crate::policy_events::NOT_LOADED;
 use crate::telemetry::labels::{Fallback, Phase, Source};
 use crate::telemetry::pool_metrics::PolicyMetrics;
+use crate::telemetry::story::Decided;
 
 /// A route, checked, and where it comes from.
 pub(super) struct Decision {
     pub route: Route,
-    /// The name it is bound by: its file's.
-    pub policy: String,
-    /// The name it gives itself: its crate's.
-    pub module: String,
-    pub version: String,
-    pub generation: u64,
     pub source: Source,
     /// The policy's in this pool.
     pub metrics: Arc<PolicyMetrics>,
     /// For the request's later hooks.
     pub loaded: Option<Arc<Policy>>,
-}
-
-impl Decision {
-    pub fn placement_name(&self) -> &'static str {
-        match self.route.placement {
-            Placement::Unified(_) => "unified",
-            Placement::Disaggregated(_) => "disaggregated",
-        }
-    }
 }
 
 /// Decides where a request runs.
@@ -46,6 +32,7 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
     let started = app.clock.elapsed();
     let name = app.config.policy.default.as_str();
     let metrics = call.pool.metrics.policy(name);
+    call.trail.note(|story, now| story.attempt(now));
     // The built-in one has no file: a `builtin.wasm` that lies about does not become it.
     let loaded = call.generation.default_policy().filter(|_| name != BUILTIN).cloned();
     let (source, route) = match &loaded {
@@ -59,25 +46,19 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
         }
         Some(policy) => ask(call, policy, facts)?,
     };
-    let (module, version) = match &loaded {
-        Some(policy) => (policy.description().name.clone(), policy.version().to_owned()),
-        None => (BUILTIN.to_owned(), String::new()),
-    };
-    let policy = name.to_owned();
     metrics.decision(source);
     let route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
     coerce_transfer(call, &route);
     metrics.phase(Phase::Decide, app.clock.elapsed().saturating_sub(started));
-    Ok(Decision {
-        route,
-        policy,
-        module,
-        version,
-        generation: call.generation.number,
-        source,
-        metrics,
-        loaded,
-    })
+    call.trail.note(|story, now| {
+        let placement = match route.placement {
+            Placement::Unified(_) => "unified",
+            Placement::Disaggregated(_) => "disaggregated",
+        };
+        let reason = route.reason.as_deref().unwrap_or_default();
+        story.decided(told(call, loaded.as_deref(), source, placement, reason), now);
+    });
+    Ok(Decision { route, source, metrics, loaded })
 }
 
 /// Calls the policy, which checks its own answer. `Err` is its refusal of the request; a fault is not: the
@@ -91,6 +72,10 @@ fn ask(call: &Call<'_>, policy: &Policy, facts: &Facts) -> Result<(Source, Optio
         Ok(Verdict::UseDefault) => Ok((Source::UseDefault, None)),
         Ok(Verdict::Reject(rejection)) => {
             call.pool.metrics.policy(policy.name()).decision(Source::Reject);
+            call.trail.note(|story, now| {
+                let message = &rejection.message;
+                story.decided(told(call, Some(policy), Source::Reject, "rejected", message), now);
+            });
             Err(refusal(rejection))
         }
         Err(_) => {
@@ -113,6 +98,7 @@ pub(super) fn bind_decode(
         Some(Err(_)) => {
             call.pool.metrics.fallback(Fallback::BindDecodeFault);
             decision.source = Source::Fault;
+            call.trail.note(|story, _| story.decided_by(Source::Fault));
         }
         Some(Ok(None)) | None => {}
     }
@@ -140,6 +126,25 @@ fn coerce_transfer(call: &Call<'_>, route: &Route) {
         telemetry.warn_once(&format!("coerced {}", call.pool.config.name), || {
             format!("pool {:?} cannot push: a policy's push is done as pull", call.pool.config.name)
         });
+    }
+}
+
+/// A decision as it is told: by the name that decides, with the name and the version that the policy gives itself.
+fn told(
+    call: &Call<'_>,
+    policy: Option<&Policy>,
+    source: Source,
+    placement: &'static str,
+    reason: &str,
+) -> Decided {
+    Decided {
+        policy: call.app.config.policy.default.clone(),
+        module: policy.map_or(BUILTIN, |policy| &policy.description().name).to_owned(),
+        version: policy.map(Policy::version).unwrap_or_default().to_owned(),
+        generation: call.generation.number,
+        source,
+        placement,
+        reason: reason.to_owned(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sending one leg to one worker, and saying who failed when it fails.
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use hyper::{Method, Response, StatusCode};
 use sluice_core::failure::Failure;
 use tokio::time::timeout_at;
@@ -40,13 +41,16 @@ pub(super) async fn send(
     (resend, attempt): (Resend, u32),
     deadline: Deadline,
 ) -> Result<Response<UpstreamBody>, Failed> {
-    let first = timeout_at(deadline.at, post(call, leg.worker(), body.clone(), attempt)).await;
+    let traceparent = call.trail.leg(blame.into(), &leg.worker().name);
+    let first =
+        timeout_at(deadline.at, post(call, leg.worker(), body.clone(), attempt, traceparent.clone())).await;
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
         // sent once more, before it counts as failed.
         Ok(Err(UpstreamError::Broken { .. })) if resend == Resend::Once => {
             call.pool.metrics.retry(Retry::Resent);
-            timeout_at(deadline.at, post(call, leg.worker(), body, attempt)).await
+            call.trail.note(|story, _| story.leg_resent());
+            timeout_at(deadline.at, post(call, leg.worker(), body, attempt, traceparent)).await
         }
         other => other,
     };
@@ -63,9 +67,13 @@ async fn post(
     worker: &Worker,
     body: Segments,
     attempt: u32,
+    traceparent: Option<HeaderValue>,
 ) -> Result<Response<UpstreamBody>, UpstreamError> {
     let path = call.request.endpoint.path();
-    call.app.upstream.send(Method::POST, &worker.url, path, body, call.leg_headers(attempt)).await
+    call.app
+        .upstream
+        .send(Method::POST, &worker.url, path, body, call.leg_headers(attempt, traceparent))
+        .await
 }
 
 /// No answer's head came.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::HeaderName;
 use hyper::{HeaderMap, Request, Response};
 use sluice_core::verdict::Placement;
 use tokio::time::Instant;
@@ -29,7 +30,7 @@ use crate::http::body::ResponseBody;
 use crate::http::content_type;
 use crate::http::error::ApiError;
 use crate::request::Endpoint;
-use crate::telemetry::labels::{Fallback, Retry};
+use crate::telemetry::labels::{Fallback, Label, Retry};
 use admit::Admitted;
 use attempt::Attempt;
 use call::{Arrival, Call};
@@ -52,7 +53,8 @@ pub const REQUEST_ID_HEADER: &str = "x-request-id";
 pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming>) -> Response<ResponseBody> {
     let (head, incoming) = request.into_parts();
     let id = app.ids.next();
-    let mut record = Record::start(app, endpoint);
+    let mut record = Record::start(app, endpoint, id, &head.headers);
+    let trail = record.trail().clone();
     let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
     // 0. Who asks, and a place, be it after a wait.
     let admitted = match content_type::json(&head.headers) {
@@ -62,7 +64,7 @@ pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming
     let served = match admitted {
         Err(error) => Err(error),
         Ok(admitted) => {
-            let arrival = Arrival { id, at: record.started(), deadline };
+            let arrival = Arrival { id, at: record.started(), deadline, trail: trail.clone() };
             run(app, endpoint, &head.headers, admitted, arrival, &mut record).await
         }
     };
@@ -70,6 +72,9 @@ pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming
         record.fail(&error);
         error.response()
     });
+    if let Some(decision) = trail.decision_header() {
+        response.headers_mut().insert(HeaderName::from_static(DECISION_HEADER), decision);
+    }
     call::echo_request_id(&head.headers, id, response.headers_mut());
     response
 }
@@ -82,7 +87,8 @@ async fn run(
     arrival: Arrival,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let Admitted { caller, urgency, place, bytes } = admitted;
+    let Admitted { caller, urgency, place, bytes, queued } = admitted;
+    record.queued(queued);
     record.hold(place);
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let call = &Call::read(app, endpoint, headers, &bytes, &arrival, &caller, urgency)?;
@@ -99,6 +105,7 @@ async fn run(
         record.decided(&decision.metrics);
         let attempt = Attempt { call, number, table, facts, decision };
         if unwanted.has_avoided_pair_of(&attempt) {
+            call.trail.note(|story, now| story.attempt_failed(Fallback::PairAvoided.name(), now));
             continue;
         }
         // 6. Do it.
@@ -111,6 +118,7 @@ async fn run(
             Ok(response) => return Ok(response),
             Err(failed) => failed,
         };
+        call.trail.note(|story, now| story.attempt_failed(failed.failure.name(), now));
         number += 1;
         if number == ATTEMPTS_AT_MOST || !failed.failure.is_retryable() || Instant::now() >= call.deadline {
             return Err(failed.error);

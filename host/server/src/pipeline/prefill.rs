@@ -19,7 +19,7 @@ use crate::handle::{Handle, HandleError};
 use crate::held::{Blocks, Held};
 use crate::http::error::Blame;
 use crate::http::members::Members;
-use crate::telemetry::labels::{Fallback, HandleFate, Label, Phase};
+use crate::telemetry::labels::{Fallback, HandleFate, Label, Outcome, Phase};
 use crate::usage::PrefillUsage;
 
 /// The end of a prefill leg.
@@ -56,6 +56,7 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     let members = answer::members(&bytes)
         .map_err(|(failure, what)| dispatch::no_answer(&mut leg, Blame::Prefill, failure, what))?;
     leg.went_well();
+    call.trail.note(|story, now| story.leg_over(Outcome::Ok.name(), now));
     let took = answered.saturating_sub(dispatched);
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);

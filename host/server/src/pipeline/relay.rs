@@ -139,7 +139,6 @@ impl Running {
     }
 
     fn pass(&mut self, events: Vec<Bytes>) -> Bytes {
-        self.turn.generated(events.len() as u32);
         let mut out = Vec::with_capacity(events.len());
         for event in events {
             let mut event = sse::without_internal(event);
@@ -151,6 +150,7 @@ impl Running {
                 // The rest is waited for only so that the connection can be used again.
                 self.alarm.as_mut().reset(Instant::now() + END_AFTER_DONE);
             } else {
+                self.turn.generated(1);
                 self.error_seen |= tells_failure(&event);
                 self.last.push_back(event.clone());
                 if self.last.len() > LAST_EVENTS_KEPT {

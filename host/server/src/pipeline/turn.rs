@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::HeaderMap;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
 use sluice_core::failure::Failure;
@@ -17,9 +18,12 @@ use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, Leg, Pool, Worker};
 use crate::http::error::ApiError;
+use crate::ids::RequestId;
 use crate::request::Endpoint;
-use crate::telemetry::labels::{Outcome, Phase};
+use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
+use crate::telemetry::story::{Ended, Stretch};
+use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
 use crate::usage::PrefillUsage;
 
@@ -34,13 +38,16 @@ pub struct Record {
     policy: Arc<PolicyMetrics>,
     started: Duration,
     outcome: Option<Outcome>,
+    /// In the queue; `None` once it is observed, under the policy that decided.
+    waited: Option<Duration>,
+    trail: Trail,
     place: Option<Place>,
     tokens: Option<Arc<TokenUse>>,
 }
 
 impl Record {
     /// A request came. Unless told otherwise, it ends as cancelled.
-    pub(super) fn start(app: &Arc<App>, endpoint: Endpoint) -> Self {
+    pub(super) fn start(app: &Arc<App>, endpoint: Endpoint, id: RequestId, headers: &HeaderMap) -> Self {
         let started = app.clock.elapsed();
         let pool = app.telemetry.metrics.no_pool().clone();
         Self {
@@ -50,6 +57,8 @@ impl Record {
             pool,
             started,
             outcome: Some(Outcome::Cancelled),
+            waited: None,
+            trail: Trail::begin(&app.telemetry, &app.clock, id, endpoint.path(), headers),
             place: None,
             tokens: None,
         }
@@ -78,6 +87,20 @@ impl Record {
     /// A policy has decided.
     pub(super) fn decided(&mut self, policy: &Arc<PolicyMetrics>) {
         self.policy = policy.clone();
+        if let Some(waited) = self.waited.take() {
+            self.policy.phase(Phase::Queue, waited);
+        }
+    }
+
+    /// It has its place, after this wait if there was one.
+    pub(super) fn queued(&mut self, queued: Option<Stretch>) {
+        self.waited = Some(queued.map_or(Duration::ZERO, |queued| queued.to.saturating_sub(queued.from)));
+        self.trail.note(|story, _| story.queued = queued);
+    }
+
+    /// What is written down of it.
+    pub(super) fn trail(&self) -> &Trail {
+        &self.trail
     }
 
     /// What it takes is charged to its tenant, unless it fails before its answer.
@@ -86,6 +109,7 @@ impl Record {
     }
 
     pub(super) fn fail(&mut self, error: &ApiError) {
+        self.trail.note(|story, now| story.told(error, now));
         if let Some(tokens) = &self.tokens {
             tokens.void();
         }
@@ -105,6 +129,8 @@ impl Record {
             policy: self.policy.clone(),
             started: self.started,
             outcome: self.outcome.take(),
+            waited: self.waited.take(),
+            trail: std::mem::take(&mut self.trail),
             place: self.place.take(),
             tokens: self.tokens.take(),
         }
@@ -115,7 +141,9 @@ impl Drop for Record {
     fn drop(&mut self) {
         if let Some(outcome) = self.outcome {
             self.pool.request(self.endpoint, outcome);
-            self.policy.phase(Phase::Total, self.app.clock.elapsed().saturating_sub(self.started));
+            let at = self.app.clock.elapsed();
+            self.policy.phase(Phase::Total, at.saturating_sub(self.started));
+            std::mem::take(&mut self.trail).end(&self.app.telemetry, Ended { outcome, at });
         }
     }
 }
@@ -144,6 +172,7 @@ pub(super) struct Turn {
     arrived: Duration,
     first_token: Option<Duration>,
     generated: u32,
+    trail: Trail,
 }
 
 /// What the answer told at its end.
@@ -178,6 +207,7 @@ impl Turn {
             arrived: call.arrived,
             first_token: None,
             generated: 0,
+            trail: call.trail.clone(),
         }
     }
 
@@ -195,6 +225,7 @@ impl Turn {
     pub fn first_token(&mut self) {
         let now = self.app.clock.elapsed();
         self.first_token = Some(now);
+        self.trail.note(|story, now| story.first_token = Some(now));
         self.booking.prefilled();
         self.leg.first_byte();
         self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
@@ -241,6 +272,11 @@ impl Turn {
         }
         // A stream whose client did not ask for usage tells no count: the estimate stands in.
         let prompt_tokens = prompt_tokens.unwrap_or(self.facts.request.prompt_tokens);
+        self.trail.note(|story, now| {
+            story.prompt_tokens = Some(prompt_tokens);
+            story.output_tokens = Some(output_tokens);
+            story.leg_over(Outcome::Ok.name(), now);
+        });
         self.tokens.counted(prompt_tokens, output_tokens);
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
@@ -250,6 +286,7 @@ impl Turn {
     pub fn break_off(mut self, failure: Failure, why: &str, record: &mut Record) {
         record.set(Outcome::DecodeFailed);
         self.leg.failed(failure, why);
+        self.trail.note(|story, now| story.attempt_failed(failure.name(), now));
     }
 
     /// A stream's steps are timed from its first token; a whole answer's from its dispatch, which for a

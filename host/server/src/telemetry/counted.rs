@@ -24,4 +24,8 @@ impl<L: Label> Counted<L> {
     pub fn inc(&self, label: L) {
         self.counters[label.index()].inc();
     }
+
+    pub fn add(&self, label: L, count: u64) {
+        self.counters[label.index()].inc_by(count);
+    }
 }

@@ -58,6 +58,13 @@ impl Tls {
     }
 }
 
+/// What became of spans.
+#[derive(Debug)]
+pub(super) struct Spans {
+    pub exported: Counter,
+    pub dropped: Counters<1>,
+}
+
 /// What policies did.
 #[derive(Debug, Clone)]
 pub(super) struct Policies {
@@ -112,6 +119,16 @@ impl Requests {
             sessions: new.metric("sessions", "Conversations remembered"),
             session_evictions: new.metric("sessions_evicted", "Conversations that made room for others"),
             phase,
+        }
+    }
+}
+
+impl Spans {
+    pub fn register(registry: &mut Registry) -> Self {
+        let mut new = Registrar(registry);
+        Self {
+            exported: new.metric("trace_spans_exported", "Spans that the collector took"),
+            dropped: new.metric("trace_spans_dropped", "Spans lost, by reason"),
         }
     }
 }

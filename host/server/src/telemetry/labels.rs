@@ -127,6 +127,16 @@ labels! {
         Reject = "reject",
     }
 
+    /// Why spans are lost.
+    SpansDropped {
+        /// More requests ended than the collector took.
+        QueueFull = "queue_full",
+        /// The collector cannot be reached, or cannot take them now.
+        Unreachable = "unreachable",
+        /// The collector does not want them.
+        Refused = "refused",
+    }
+
     /// Parts of a request's time.
     Phase {
         /// Wait for a place among the requests in flight.
@@ -267,6 +277,7 @@ mod tests {
         check::<Fallback>();
         check::<HandleFate>();
         check::<Source>();
+        check::<SpansDropped>();
         check::<Phase>();
         check::<Endpoint>();
         check::<Path>();

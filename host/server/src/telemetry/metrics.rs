@@ -9,8 +9,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_core::facts::Role;
 
-use super::families::{Policies, Requests, Tls, Workers};
+use super::families::{Policies, Requests, Spans, Tls, Workers};
 use super::pool_metrics::{NONE, PoolMetrics};
+use super::span_metrics::SpanMetrics;
 use super::worker_metrics::WorkerMetrics;
 
 /// All metrics. What requests count on their way is resolved once: see [`PoolMetrics`] and [`WorkerMetrics`].
@@ -22,6 +23,7 @@ pub struct Metrics {
     workers: Workers,
     tls: Tls,
     no_pool: Arc<PoolMetrics>,
+    spans: SpanMetrics,
 }
 
 impl Default for Metrics {
@@ -35,6 +37,7 @@ impl Default for Metrics {
             policies,
             workers: Workers::register(&mut registry),
             tls: Tls::register(&mut registry),
+            spans: SpanMetrics::resolve(&Spans::register(&mut registry)),
             registry: Mutex::new(registry),
         }
     }
@@ -54,6 +57,11 @@ impl Metrics {
     /// The metrics of a worker, by the configured names.
     pub fn worker(&self, pool: &str, worker: &str, role: Role) -> WorkerMetrics {
         WorkerMetrics::resolve(pool, worker, role, &self.workers)
+    }
+
+    /// Spans sent and lost.
+    pub fn spans(&self) -> &SpanMetrics {
+        &self.spans
     }
 
     /// A policy call failed.

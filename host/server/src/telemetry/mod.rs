@@ -1,32 +1,59 @@
-//! What the host tells of itself: logs and metrics.
+//! What the host tells of itself: logs, metrics, traces.
 
+mod access_log;
 pub mod admission;
 mod counted;
+mod decision_header;
 mod families;
 pub mod labels;
 pub mod metrics;
+pub mod otlp;
 pub mod pool_metrics;
+mod sampling;
+pub mod span_metrics;
+pub mod story;
+pub mod traceparent;
+pub mod trail;
 pub mod worker_metrics;
 
 use std::collections::HashSet;
 use std::io::IsTerminal;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use metrics::Metrics;
+use otlp::Exports;
+use sampling::Sampler;
+
+use crate::config;
 
 /// Distinct warnings that are remembered as said. Keys are built from configured names, so this is never met;
 /// past it warnings repeat rather than memory grow.
 const WARNINGS_REMEMBERED: usize = 4_096;
 
-/// Logs and metrics in one place.
+/// Logs, metrics and traces in one place.
 #[derive(Debug, Default)]
 pub struct Telemetry {
     /// Counters, gauges, histograms.
     pub metrics: Metrics,
+    /// `None` while no collector is configured.
+    sampler: Option<Sampler>,
+    /// Set once the exporter runs.
+    exports: OnceLock<Exports>,
+    /// Whether every request is logged at info.
+    access_log: bool,
     said: Mutex<HashSet<String>>,
 }
 
 impl Telemetry {
+    /// As configured. Spans are sent once an [`otlp::Exporter`] is started.
+    pub fn new(config: &config::Telemetry) -> Self {
+        Self {
+            sampler: config.otlp_endpoint.as_ref().map(|_| Sampler::new(config.sample_ratio)),
+            access_log: config.access_log,
+            ..Self::default()
+        }
+    }
+
     /// Logs a warning the first time its key comes. Each case is counted elsewhere; the log says it once.
     pub fn warn_once(&self, key: &str, message: impl FnOnce() -> String) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);

@@ -119,7 +119,7 @@ fn request(
         HeaderValue::from_str(&worker.authority).map_err(|error| format!("bad host: {error}"))?,
     );
     if !body.is_empty() {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
     }
     let mut request = Request::new(body);
     *request.method_mut() = method;

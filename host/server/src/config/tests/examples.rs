@@ -38,6 +38,7 @@ fn the_reference_writes_the_defaults() {
     assert_eq!(reference.server, least.server);
     assert_eq!(reference.sessions, least.sessions);
     assert_eq!(reference.policy, least.policy);
+    assert_eq!(reference.telemetry, least.telemetry);
     assert_eq!(reference.tenants, least.tenants);
     let keys = |config: &Config| {
         let pool = &config.pools[0];

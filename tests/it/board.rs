@@ -1,0 +1,160 @@
+//! `/metrics` as Prometheus wants it, and the Grafana board that reads it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use hyper::Method;
+use serde_json::{Value, json};
+use sluice_harness::{Host, HostPlan, MockEngine, Mode, PolicyFile};
+
+use crate::SOON;
+
+/// A host that has met what makes series come into being: streams, a policy's fault, a refused file, strange clients.
+async fn used_host() -> Host {
+    let engine = |request: &sluice_harness::Recorded| match () {
+        () if request.is_prefill() => sluice_harness::Canned::prefilled(),
+        () if request.body["stream"] == true => {
+            let chunk = r#"{"choices":[{"index":0,"text":" x","finish_reason":null}]}"#;
+            let events = [chunk, chunk, chunk, chunk, chunk, "[DONE]"];
+            sluice_harness::Canned::events(&events, sluice_harness::mock_engine::End::Whole)
+        }
+        () => sluice_harness::Canned::completed(),
+    };
+    let (prefill, decode) =
+        (MockEngine::start(engine).await.unwrap(), MockEngine::start(engine).await.unwrap());
+    let plan = HostPlan::new(Mode::Pull).worker("prefill", prefill.url()).worker("decode", decode.url());
+    let plan = HostPlan { policy_keys: "labels = [\"x-mood\"]\n".into(), ..plan.policy("active") };
+    let host = Host::start(&plan, &[PolicyFile::guest("active", "on-demand").unwrap()]).await.unwrap();
+    host.until_ready().await.unwrap();
+    for (model, mood, stream) in [
+        ("emulated", "fine", false),
+        ("emulated", "fine", true),
+        ("emulated", "trap", true),
+        ("emulated", "reject", false),
+        ("a-strange-model", "strange-mood", false),
+    ] {
+        let body = json!({"model": model, "prompt": "hi", "stream": stream}).to_string();
+        let headers = [("x-mood", mood), ("x-request-id", "a-strange-id"), ("authorization", "strange-key")];
+        host.client().request(Method::POST, "/v1/completions", body.into(), &headers).await.unwrap();
+    }
+    host.drop_policy(&PolicyFile::new("broken", b"no wasm".to_vec())).unwrap();
+    host.until_refused("broken", SOON).await.unwrap();
+    host
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+}
+
+/// Every text under these keys, however deep.
+fn texts<'a>(value: &'a Value, keys: &[&str], found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                match member.as_str() {
+                    Some(text) if keys.contains(&key.as_str()) => found.push(text),
+                    _ => texts(member, keys, found),
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|item| texts(item, keys, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn the_board_asks_for_what_there_is() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/grafana/sluice.json");
+    let board: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let metrics = used_host().await.metrics().await.unwrap();
+    let mut queries = Vec::new();
+    texts(&board, &["expr", "query"], &mut queries);
+    let asked: BTreeSet<_> =
+        queries.iter().flat_map(|query| words(query)).filter(|word| word.starts_with("sluice_")).collect();
+    assert!(asked.len() > 20, "{asked:?}");
+    let missing: Vec<_> = asked.iter().filter(|name| !metrics.has(name)).collect();
+    assert!(missing.is_empty(), "the board asks for {missing:?}, which this host has not");
+    let titles: Vec<_> = board["panels"].as_array().unwrap().iter().map(|panel| &panel["title"]).collect();
+    for row in
+        ["Requests", "Phases", "KV transfers", "Retries and breakers", "Policies", "Fleet", "Admission"]
+    {
+        assert!(titles.iter().any(|title| *title == row), "{row}: {titles:?}");
+    }
+    let ids: BTreeSet<_> =
+        board["panels"].as_array().unwrap().iter().map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(ids.len(), titles.len(), "each panel has an id of its own");
+}
+
+/// What a family's lines say of it.
+#[derive(Default)]
+struct Family {
+    kind: String,
+    help: String,
+    labels: BTreeSet<String>,
+}
+
+fn families(text: &str) -> BTreeMap<String, Family> {
+    let mut families = BTreeMap::<String, Family>::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(4, ' ');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                families.entry(name.into()).or_default().kind = kind.into();
+            }
+            (Some("#"), Some("HELP"), Some(name), Some(help)) => {
+                families.entry(name.into()).or_default().help = help.into();
+            }
+            _ => {
+                // A family's samples follow its lines and begin with its name.
+                let name = line.split(['{', ' ']).next().unwrap_or_default();
+                let keys =
+                    line.split(['{', ',']).filter_map(|part| Some(part.split_once("=\"")?.0.to_owned()));
+                let owner = families.iter_mut().rfind(|(family, _)| name.starts_with(family.as_str()));
+                if let Some((_, family)) = owner {
+                    family.labels.extend(keys);
+                }
+            }
+        }
+    }
+    families
+}
+
+/// Units and things counted that a gauge's name may end with, and states: 1 or 0, or how many are in it.
+const ENDS: [&str; 6] = ["_seconds", "_tokens", "_requests", "_sessions", "_blocks", "_per_second"];
+const STATES: [&str; 4] = ["_up", "_open", "_free", "_generation"];
+
+/// Labels whose values are configured, or names of policies, or of a fixed set.
+const LABELS: [&str; 15] = [
+    "endpoint", "handle", "hook", "kind", "le", "leg", "mode", "outcome", "phase", "policy", "pool",
+    "reason", "role", "tenant", "worker",
+];
+
+#[tokio::test]
+async fn names_follow_prometheus_conventions() {
+    let host = used_host().await;
+    let text = host.client().get("/metrics").await.unwrap().text();
+    let families = families(&text);
+    assert!(families.len() > 20, "{text}");
+    for (name, Family { kind, help, labels }) in &families {
+        let well_spelt =
+            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        assert!(name.starts_with("sluice_") && well_spelt, "{name}");
+        assert!(help.len() > 10, "{name} says of itself: {help:?}");
+        // The exposition adds `_total` to a counter's samples.
+        let sample = if kind == "counter" { format!("{name}_total") } else { name.clone() };
+        assert!(text.lines().any(|line| line.starts_with(&sample)), "{sample} has no sample");
+        let ends_well = ENDS.iter().chain(&STATES).any(|end| name.ends_with(end));
+        assert!(kind == "counter" || ends_well, "{kind} {name} has no unit");
+        assert!(!name.ends_with("_total"), "{name} would be {name}_total");
+        for other in ["_ms", "milliseconds", "_us", "_kb", "_mb", "percent"] {
+            assert!(!name.contains(other), "{name} is not in a base unit");
+        }
+        for label in labels {
+            assert!(
+                LABELS.contains(&label.as_str()),
+                "{name} has the label {label:?}: are its values bounded?"
+            );
+        }
+    }
+    assert!(!text.contains("strange"), "a client's words are in a label: {text}");
+}
