@@ -81,6 +81,12 @@ impl Failure {
         }
     }
 
+    /// Whether, of a decode leg that was to fetch KV blocks, it may as well be the fault of who holds them: engines tell a
+    /// failed transfer by a 5xx or an error in the answer, or wait for it in silence.
+    pub fn may_be_the_holders(self) -> bool {
+        matches!(self, Self::Late | Self::ServerError | Self::ErrorInAnswer)
+    }
+
     /// Whether it speaks against the worker. A worker out of reach is a matter of its health, which real work and
     /// probes report alike; what is the client's, this host's or the clock's speaks against nobody.
     pub fn counts_against_worker(self) -> bool {

@@ -33,6 +33,12 @@ pub(crate) struct Failed {
 }
 
 impl Attempt<'_, '_> {
+    /// Whose KV blocks decode is to fetch, by id.
+    pub fn holder(&self) -> Option<u64> {
+        let Placement::Disaggregated(plan) = &self.decision.route.placement else { return None };
+        self.table.workers.get(plan.prefill as usize).map(|worker| worker.id)
+    }
+
     /// The worker behind a row. The row was checked against this very table, so this fails only by our own fault.
     pub fn worker(&self, row: Row) -> Result<Arc<Worker>, Failed> {
         self.table.workers.get(row as usize).cloned().ok_or_else(|| {

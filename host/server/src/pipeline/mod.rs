@@ -108,6 +108,7 @@ async fn run(
             call.trail.note(|story, now| story.attempt_failed(Fallback::PairAvoided.name(), now));
             continue;
         }
+        let holder = attempt.holder();
         // 6. Do it.
         let outcome = match attempt.decision.route.placement {
             Placement::Unified(row) => unified::run(attempt, row, record).await,
@@ -129,6 +130,7 @@ async fn run(
         }
         call.pool.metrics.retry(Retry::After(failed.failure));
         unwanted.workers.extend(failed.worker);
+        unwanted.workers.extend(holder.filter(|_| failed.failure.may_be_the_holders()));
     }
 }
 

@@ -164,6 +164,7 @@ impl From<Blame> for Outcome {
     fn from(blame: Blame) -> Self {
         match blame {
             Blame::Client => Self::ClientError,
+            Blame::Left => Self::Cancelled,
             Blame::Policy => Self::Rejected,
             Blame::Prefill => Self::PrefillFailed,
             Blame::Decode => Self::DecodeFailed,
