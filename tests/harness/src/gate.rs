@@ -92,6 +92,11 @@ impl Gate {
         self.holding.load(Ordering::SeqCst)
     }
 
+    /// Cuts all connections; what is held up is lost.
+    pub fn cut(&self) {
+        self.state.send_modify(|state| state.era += 1);
+    }
+
     /// Cuts all connections, and lets no new one come about: who connects waits, as before a host that drops packets.
     pub async fn swallow_connections(&mut self) -> Result<(), HarnessError> {
         self.state.send_modify(|state| {
@@ -189,10 +194,13 @@ impl Passage {
                     _ => server_is_done = true,
                 },
                 changed = self.state.changed() => {
-                    if changed.is_err() || self.state.borrow().era != self.era {
+                    if changed.is_err() {
                         return Ok(());
                     }
                 }
+            }
+            if self.state.borrow().era != self.era {
+                return Ok(());
             }
             let passes = self.passes();
             let rest = self.held.split_off(passes);

@@ -8,6 +8,7 @@
 mod black_hole;
 mod cancels;
 mod deaths;
+mod odd_engine;
 mod points;
 mod reach;
 mod restarts;

@@ -1,9 +1,10 @@
 //! Points of a request's life, and how a test brings a request there.
 
+use serde_json::Value;
 use sluice_harness::{Answers, Ask, EventStream, Fleet, Reply, until};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use super::{PROMPT_WORDS, Way, nonce, until_state};
 use crate::SOON;
@@ -68,23 +69,59 @@ impl Point {
 /// A request on its way. Dropping it is its client leaving.
 pub enum Underway {
     /// Nobody has read any of its answer.
-    Asked(JoinHandle<Reply>),
+    Asked(JoinSet<Reply>),
     /// Some events of its stream were read.
-    Streams(EventStream),
+    Streams { stream: EventStream, read: Vec<String> },
     /// It was not sent whole: the connection.
     Sends { _client: TcpStream },
 }
 
-impl Drop for Underway {
-    fn drop(&mut self) {
-        if let Self::Asked(asking) = self {
-            asking.abort();
+/// All of an answer that came.
+pub struct Came {
+    pub text: String,
+    /// A whole answer that is right in all, or a stream that ended with `[DONE]`.
+    pub is_whole: bool,
+    /// The code of the error that was told.
+    pub error: Option<String>,
+}
+
+impl Underway {
+    /// Reads what comes, to its end.
+    pub async fn ended(self, ask: &Ask) -> Came {
+        match self {
+            Self::Asked(mut asked) => {
+                let reply = asked.join_next().await.expect("it was asked").expect("no panic");
+                let is_right = ask.expected().differs_from(&reply).is_none();
+                let error =
+                    reply.error.as_ref().map(|error| error["code"].as_str().unwrap_or("?").to_owned());
+                Came { is_whole: is_right && (reply.done || !ask.streams()), text: reply.text, error }
+            }
+            Self::Streams { stream, mut read } => {
+                read.extend(stream.rest().await.unwrap().into_iter().map(|event| event.data));
+                told(&read)
+            }
+            Self::Sends { .. } => panic!("half a request has no answer"),
         }
     }
 }
 
+fn told(events: &[String]) -> Came {
+    let mut came = Came { text: String::new(), is_whole: false, error: None };
+    for event in events {
+        assert!(!came.is_whole && came.error.is_none(), "something follows the end: {event}");
+        if event == "[DONE]" {
+            came.is_whole = true;
+            continue;
+        }
+        let chunk: Value = serde_json::from_str(event).unwrap();
+        came.text.push_str(chunk["choices"][0]["text"].as_str().unwrap_or_default());
+        came.error = chunk["error"]["code"].as_str().map(str::to_owned);
+    }
+    came
+}
+
 /// Names of the workers by role; the same ones for a unified fleet.
-fn named(fleet: &Fleet, role: &str) -> Vec<String> {
+pub fn named(fleet: &Fleet, role: &str) -> Vec<String> {
     let of_role = |wanted: &str| -> Vec<_> {
         fleet.names().iter().filter(|name| name.starts_with(wanted)).cloned().collect()
     };
@@ -111,6 +148,7 @@ pub fn let_all_pass(fleet: &mut Fleet) {
         let gates = fleet.gates(&name);
         gates.http.answers(Answers::Pass);
         gates.http.take_connections();
+        gates.kv.take_connections();
         gates.kv.answers(Answers::Pass);
     }
 }
@@ -134,8 +172,7 @@ pub async fn busy(fleet: &Fleet, role: &str) -> String {
     until("an engine to be at work", SOON, async || {
         for name in named(fleet, role) {
             let state = fleet.worker(&name).state().await.ok()?;
-            let count =
-                |pointer: &str| state.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or(0);
+            let count = |pointer: &str| state.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
             if count("/sequences/running") + count("/sequences/loading") + count("/holds/open") > 0 {
                 return Some(name);
             }
@@ -146,9 +183,12 @@ pub async fn busy(fleet: &Fleet, role: &str) -> String {
     .unwrap()
 }
 
-fn start(fleet: &Fleet, ask: &Ask) -> Underway {
+/// Asks, without waiting for the answer.
+pub fn start(fleet: &Fleet, ask: &Ask) -> Underway {
     let (client, ask) = (fleet.client().clone(), ask.clone());
-    Underway::Asked(tokio::spawn(async move { client.ask(&ask).await.unwrap() }))
+    let mut asked = JoinSet::new();
+    asked.spawn(async move { client.ask(&ask).await.unwrap() });
+    Underway::Asked(asked)
 }
 
 /// Sends the request and waits until it is there.
@@ -168,10 +208,11 @@ pub async fn bring(fleet: &mut Fleet, point: Point, ask: &Ask) -> Underway {
         Point::BeforeEnd => hold(fleet, "decode", Answers::HeldFrom("\"usage\"")),
         Point::MidAnswer if ask.streams() => {
             let mut stream = fleet.client().stream(ask.endpoint.path(), &ask.json(), &[]).await.unwrap();
+            let mut read = Vec::new();
             for _ in 0..3 {
-                stream.next().await.unwrap().expect("a long answer goes on");
+                read.push(stream.next().await.unwrap().expect("a long answer goes on").data);
             }
-            return Underway::Streams(stream);
+            return Underway::Streams { stream, read };
         }
         Point::Queue | Point::Prefill | Point::MidAnswer => {}
     }
