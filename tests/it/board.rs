@@ -23,7 +23,8 @@ async fn used_host() -> Host {
     let (prefill, decode) =
         (MockEngine::start(engine).await.unwrap(), MockEngine::start(engine).await.unwrap());
     let plan = HostPlan::new(Mode::Pull).worker("prefill", prefill.url()).worker("decode", decode.url());
-    let plan = HostPlan { policy_keys: "labels = [\"x-mood\"]\n".into(), ..plan.policy("active") };
+    let mut plan = HostPlan { policy_keys: "labels = [\"x-mood\"]\n".into(), ..plan.policy("active") };
+    plan.pool = "kv_bytes_per_token = 64\nprobe_kv = true\n".into();
     let host = Host::start(&plan, &[PolicyFile::guest("active", "on-demand").unwrap()]).await.unwrap();
     host.until_ready().await.unwrap();
     for (model, mood, stream) in [
@@ -39,6 +40,7 @@ async fn used_host() -> Host {
     }
     host.drop_policy(&PolicyFile::new("broken", b"no wasm".to_vec())).unwrap();
     host.until_refused("broken", SOON).await.unwrap();
+    host.until_metric("sluice_kv_probes_total", &[], |probes| probes >= 1.0, SOON).await.unwrap();
     host
 }
 
@@ -120,13 +122,14 @@ fn families(text: &str) -> BTreeMap<String, Family> {
 }
 
 /// Units and things counted that a gauge's name may end with, and states: 1 or 0, or how many are in it.
-const ENDS: [&str; 6] = ["_seconds", "_tokens", "_requests", "_sessions", "_blocks", "_per_second"];
-const STATES: [&str; 4] = ["_up", "_open", "_free", "_generation"];
+const ENDS: [&str; 7] =
+    ["_seconds", "_tokens", "_requests", "_handles", "_sessions", "_blocks", "_per_second"];
+const STATES: [&str; 7] = ["_up", "_open", "_free", "_generation", "_draining", "_safe_to_stop", "_moves"];
 
 /// Labels whose values are configured, or names of policies, or of a fixed set.
-const LABELS: [&str; 15] = [
-    "endpoint", "handle", "hook", "kind", "le", "leg", "mode", "outcome", "phase", "policy", "pool",
-    "reason", "role", "tenant", "worker",
+const LABELS: [&str; 17] = [
+    "decode", "endpoint", "handle", "hook", "kind", "le", "leg", "mode", "outcome", "phase", "policy",
+    "pool", "prefill", "reason", "role", "tenant", "worker",
 ];
 
 #[tokio::test]

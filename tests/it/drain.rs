@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluice_harness::{Ask, FleetPlan, until};
+use sluice_harness::workload::{self, WorkloadPlan};
+use sluice_harness::{Ask, Client, FleetPlan, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -59,4 +60,53 @@ async fn the_drain_is_bounded() {
     fleet.host.process().terminate().unwrap();
     let well_before_the_end = Duration::from_secs(15);
     assert_eq!(fleet.host.process().ended(well_before_the_end).await.unwrap(), Some(0));
+}
+
+/// Clients with keep-alive connections keep asking while the host goes: each answer is right, and the last one on each
+/// connection says that it was. What comes later is refused before it is sent.
+#[tokio::test]
+async fn a_host_that_drains_under_load_loses_nothing() {
+    let mut plan = FleetPlan::pull(1, 1).engines("", "--time-scale 1 --decode-step-base-ms 5");
+    plan.host.server = "drain_delay_ms = 1500".into();
+    let mut fleet = plan.start().await.unwrap();
+    let base = fleet.client().base().to_owned();
+    let asked = Ask::completion("a question", 4);
+    let load = WorkloadPlan {
+        conversations: 8,
+        turns: 400,
+        at_once: 8,
+        first_words: 20,
+        later_words: 1,
+        max_tokens: 4,
+        seed: 11,
+    };
+    let mut running = workload::start(fleet.client(), &load);
+    for _ in 0..40 {
+        let outcome = running.next().await.unwrap();
+        assert!(!outcome.failed() && outcome.wrong.is_none(), "{outcome:?}");
+    }
+    fleet.host.process().terminate().unwrap();
+    until("answers that close their connection", SOON, async || {
+        let reply = Client::new(&base).ask(&asked).await.unwrap();
+        assert_eq!(asked.expected().differs_from(&reply), None);
+        (reply.headers.get("connection").is_some_and(|value| value == "close")).then_some(())
+    })
+    .await
+    .unwrap();
+    let (mut answered, mut refused) = (0, 0);
+    while let Some(outcome) = running.next().await {
+        match &outcome.reply {
+            Ok(reply) => {
+                assert!(reply.status == 200 && outcome.wrong.is_none(), "{outcome:?}");
+                answered += 1;
+            }
+            // Nobody listens any more, which a client that balances meets before it sends anything.
+            Err(error) => {
+                assert!(error.contains("refused"), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(answered >= 8 && refused == load.conversations, "{answered} answered, {refused} refused");
+    assert_eq!(fleet.host.process().ended(SOON).await.unwrap(), Some(0));
 }

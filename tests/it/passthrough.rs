@@ -393,3 +393,33 @@ async fn one_model_is_shown_by_its_name() {
     let missing = host.client().get("/v1/models/other").await.unwrap();
     assert_eq!(error_code(&missing), (404, "model_not_found".into()));
 }
+
+/// Who drains gets no passed request either; when all do, clients are told.
+#[tokio::test]
+async fn draining_workers_get_none() {
+    let (first, second) = (engine(json!({"data": [1]})).await, engine(json!({"data": [1]})).await);
+    let host = unified_host(&[&first, &second], "").await;
+    host.until_metric("sluice_worker_up", &[], |up| up == 2.0, SOON).await.unwrap();
+    let ask = async |path: &str, number: u32| {
+        let body = json!({"model": "emulated", "input": format!("{number}")});
+        host.client().post(path, &body).await.unwrap()
+    };
+    let drain = async |name: &str| {
+        let path = format!("/admin/workers/main/{name}/drain");
+        assert_eq!(host.admin().post(&path, &json!({})).await.unwrap().status, 200);
+    };
+    drain("unified-0").await;
+    for number in 0..8 {
+        assert_eq!(ask("/v1/embeddings", number).await.status, 200);
+        assert_eq!(ask("/v1/responses", number).await.status, 200);
+    }
+    assert_eq!((first.seen().len(), second.seen().len()), (0, 16));
+    drain("unified-1").await;
+    for path in ["/v1/embeddings", "/v1/responses"] {
+        let refused = ask(path, 0).await;
+        let message = refused.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(refused.status, 503, "{message}");
+        assert!(message.contains("draining"), "{message}");
+    }
+    assert_eq!((first.seen().len(), second.seen().len()), (0, 16));
+}

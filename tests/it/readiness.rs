@@ -6,7 +6,7 @@ use sluice_harness::{Client, Emulator, EmulatorPlan, Host, HostPlan, MockEngine,
 use crate::SOON;
 
 /// Where nobody listens.
-fn nobodys_url() -> String {
+pub(crate) fn nobodys_url() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }

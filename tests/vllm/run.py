@@ -16,6 +16,7 @@ import tempfile
 import traceback
 
 import disconnect
+import kv_proof
 import official_client
 from cases import CaseMaker
 from equality import compare_all
@@ -75,13 +76,20 @@ def prove(servers, sluice, ledger, report):
     ledger.check_all_released(report)
 
 
-def prove_to_the_end(servers, sluice, ledger, report):
-    """A phase that breaks off is one fault more: the table still tells what was found until then."""
+def prove_to_the_end(servers, sluice, report):
+    """A phase that breaks off is one fault more: the table still tells what was found until then.
+
+    Returns the KV bytes that the ledger's requests moved."""
+    ledger = None
     try:
+        report.phase("KV moves, as the host and the doctor prove it")
+        kv_proof.check(sluice, report)
+        ledger = KvLedger(servers)
         prove(servers, sluice, ledger, report)
     except Exception as failure:
         traceback.print_exc()
         report.check("the test ran to its end", False, repr(failure))
+    return ledger.bytes_moved() if ledger else 0
 
 
 def run(arguments, work_dir):
@@ -90,14 +98,14 @@ def run(arguments, work_dir):
     with VllmServers(arguments.setup, work_dir) as servers:
         report.phase("servers ready")
         sluice = Sluice(arguments.sluice, arguments.policies, work_dir, servers)
-        ledger = KvLedger(servers)
+        bytes_moved = 0
         try:
             sluice.start(FIRST_POLICY)
-            prove_to_the_end(servers, sluice, ledger, report)
+            bytes_moved = prove_to_the_end(servers, sluice, report)
         finally:
             exit_code = sluice.stop()
         report.check("sluice drained and exited", exit_code == 0, f"exit code {exit_code}")
-    code = report.finish(ledger.bytes_moved())
+    code = report.finish(bytes_moved)
     if code:
         print(f"vllm: the end of sluice's log:\n{sluice.log_tail()}", file=sys.stderr)
     return code

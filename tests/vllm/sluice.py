@@ -59,18 +59,18 @@ class Sluice:
     """`sluice serve` in front of the pull pair and the monolithic server. Who starts it stops it."""
 
     def __init__(self, binary, policies_dir, work_dir, servers):
-        self._binary = pathlib.Path(binary).resolve()
+        self.binary = pathlib.Path(binary).resolve()
         self._policies_dir = pathlib.Path(policies_dir)
         self._work_dir = pathlib.Path(work_dir)
         self._active = self._work_dir / "policies.d" / "active.wasm"
+        self.config = self._work_dir / "sluice.toml"
         self._servers = servers
         self._process = None
         self.port, self.admin_port = free_ports(2)
 
     def start(self, policy):
         """Returns when it is ready, `policy` in force."""
-        config = self._work_dir / "sluice.toml"
-        config.write_text(
+        self.config.write_text(
             CONFIG.format(
                 port=self.port,
                 admin_port=self.admin_port,
@@ -86,7 +86,7 @@ class Sluice:
         )
         self._active.parent.mkdir()
         self.drop(policy)
-        self._process = Process("sluice", [self._binary, "serve", "--config", config], self._work_dir / "sluice.log")
+        self._process = Process("sluice", [self.binary, "serve", "--config", self.config], self._work_dir / "sluice.log")
         self._process.wait_until_ready(self.port, "/ready", START_TIMEOUT_S)
 
     def stop(self):

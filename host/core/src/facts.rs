@@ -125,11 +125,17 @@ impl FleetColumns {
         }
     }
 
-    /// Whether these rows can serve a request: one of them alone, or two of them as a pair.
+    /// Whether a row takes new work: a draining one does not.
+    pub fn takes_work(&self, row: Row) -> bool {
+        !self.can(row, ability::DRAINING)
+    }
+
+    /// Whether these rows can serve a new request: one of them alone, or two of them as a pair.
     pub fn can_serve(&self, rows: &[Row]) -> bool {
         let group = |row: &Row| self.group.get(*row as usize);
-        let of_role = |role| rows.iter().filter(move |row| self.role(**row) == Some(role));
-        rows.iter().any(|row| self.serves_alone(*row))
+        let open = || rows.iter().filter(|row| self.takes_work(**row));
+        let of_role = |role| open().filter(move |row| self.role(**row) == Some(role));
+        open().any(|row| self.serves_alone(*row))
             || of_role(Role::Prefill)
                 .any(|prefill| of_role(Role::Decode).any(|decode| group(prefill) == group(decode)))
     }

@@ -7,6 +7,7 @@
 //! - [`verdict`]: what a policy answers; [`plan`]: the check that an answer can be executed.
 //! - [`default_policy`]: the decision in force when no policy decides.
 //! - [`load`]: what a request weighs on its workers; [`measure`]: smoothed figures; [`health`]: who is up.
+//! - [`kv_proof`]: whether KV really moves between workers, from what a probe showed.
 //! - [`failure`]: what can go wrong, and whether to try again; [`breaker`], [`retry_budget`]: how often.
 //! - [`admission`]: who runs, waits and is shed; [`token_bucket`]: tokens per minute.
 //! - [`session`]: what is remembered between the turns of a conversation.
@@ -19,6 +20,7 @@ pub mod facts;
 pub mod failure;
 pub mod hash;
 pub mod health;
+pub mod kv_proof;
 pub mod load;
 pub mod measure;
 pub mod plan;

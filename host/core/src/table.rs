@@ -32,16 +32,20 @@ pub fn rows_without(fleet: &FleetColumns, failed: &[u64]) -> Vec<Row> {
     if fleet.can_serve(&others) {
         return others;
     }
-    let stood_in_for = |row: &Row| others.iter().any(|other| fleet.role(*other) == fleet.role(*row));
+    let stands_in =
+        |other: &Row, row: &Row| fleet.takes_work(*other) && fleet.role(*other) == fleet.role(*row);
+    let stood_in_for = |row: &Row| others.iter().any(|other| stands_in(other, row));
     fleet.rows().filter(|row| !has_failed(row) || !stood_in_for(row)).collect()
 }
 
-/// Marks the rows of `fleet` whose workers are gone: they keep their place, so that rows handed out before stay
-/// true, but take no work. `present` says of an id whether it still serves.
-pub fn mark_absent(fleet: &mut FleetColumns, present: impl Fn(u64) -> bool) {
+/// Marks the rows of `fleet` whose workers are gone or drain by now, or are not `usable`: they keep their place, so that
+/// rows handed out before stay true, but take no work.
+pub fn mark_against(fleet: &mut FleetColumns, now: &FleetColumns, usable: impl Fn(u64) -> bool) {
     for (id, abilities) in fleet.id.iter().zip(fleet.abilities.iter_mut()) {
-        if !present(*id) {
-            *abilities |= ability::DRAINING | ability::STALE;
+        let found = now.id.iter().zip(&now.abilities).find(|(other, _)| *other == id && usable(**other));
+        match found {
+            Some((_, abilities_now)) => *abilities |= abilities_now & ability::DRAINING,
+            None => *abilities |= ability::DRAINING | ability::STALE,
         }
     }
 }
@@ -80,11 +84,42 @@ mod tests {
     }
 
     #[test]
-    fn absent_workers_keep_their_place() {
-        let mut fleet = (*table(&[prefill(), decode()]).fleet).clone();
-        mark_absent(&mut fleet, |id| id != 101);
-        assert_eq!(fleet.len(), 2);
-        assert_eq!(fleet.abilities[0] & ability::DRAINING, 0);
-        assert_eq!(fleet.abilities[1] & ability::DRAINING, ability::DRAINING);
+    fn absent_and_draining_workers_keep_their_place() {
+        let mut fleet = (*table(&[prefill(), decode(), decode(), decode()]).fleet).clone();
+        let mut now = select_fleet(&fleet, &[2, 0, 3]);
+        now.abilities[0] |= ability::DRAINING;
+        mark_against(&mut fleet, &now, |id| id != 103);
+        assert_eq!(fleet.id, [100, 101, 102, 103]);
+        let marked: Vec<_> =
+            fleet.rows().map(|row| (fleet.takes_work(row), fleet.can(row, ability::STALE))).collect();
+        assert_eq!(marked, [(true, false), (false, true), (false, false), (false, true)]);
+    }
+
+    #[test]
+    fn draining_workers_serve_nothing_new() {
+        let able = (Role::Decode, ability::CAN_PREFILL);
+        for (workers, draining, serves) in [
+            (&[prefill(), decode()][..], &[][..], true),
+            (&[prefill(), decode()], &[1], false),
+            (&[prefill(), decode(), decode()], &[1], true),
+            (&[prefill(), prefill(), decode()], &[0, 1], false),
+            (&[prefill(), able], &[0], true),
+            (&[prefill(), able], &[1], false),
+            (&[unified()], &[0], false),
+        ] {
+            let mut fleet = (*table(workers).fleet).clone();
+            for row in draining {
+                fleet.abilities[*row] |= ability::DRAINING;
+            }
+            assert_eq!(
+                fleet.can_serve(&fleet.rows().collect::<Vec<_>>()),
+                serves,
+                "{workers:?} {draining:?}"
+            );
+        }
+        // A worker that failed stays while those of its role that did not are draining.
+        let mut fleet = (*table(&[prefill(), decode(), decode()]).fleet).clone();
+        fleet.abilities[2] |= ability::DRAINING;
+        assert_eq!(rows_without(&fleet, &[101]), [0, 1, 2]);
     }
 }

@@ -20,9 +20,6 @@ pub struct EmulateArgs {
     /// Address of the KV socket, over which other emulators read blocks. Port 0 lets the system choose.
     #[arg(long, default_value = "127.0.0.1:0")]
     kv_listen: SocketAddr,
-    /// Where others are told that the KV socket is, if it is behind something. Default: its own address.
-    #[arg(long)]
-    kv_advertise: Option<SocketAddr>,
     /// Served model name; requests for another get 404.
     #[arg(long, default_value = "emulated")]
     model: String,
@@ -71,6 +68,9 @@ pub struct EmulateArgs {
     /// Whose manners the wire has: vLLM 0.32 or 0.33.
     #[arg(long, value_enum, default_value = "0.32")]
     wire: Wire,
+    /// Address of the KV socket that answers name, where it is not the one listened on. Readers go there.
+    #[arg(long)]
+    kv_advertise: Option<SocketAddr>,
     /// How long a prefill leg's blocks are kept for their reader, in milliseconds.
     #[arg(long, default_value_t = 30_000)]
     kv_lease_ms: u64,
@@ -105,7 +105,6 @@ impl TryFrom<EmulateArgs> for EmulatorConfig {
             role: args.role,
             listen: args.listen,
             kv_listen: args.kv_listen,
-            kv_advertise: args.kv_advertise,
             model: args.model,
             seed: args.seed,
             kv_bytes_per_token: args.kv_bytes_per_token,
@@ -124,6 +123,7 @@ impl TryFrom<EmulateArgs> for EmulatorConfig {
             },
             connector: args.connector,
             wire: args.wire,
+            kv_advertise: args.kv_advertise,
             kv_lease_ms: args.kv_lease_ms,
             bidirectional: args.bidirectional,
             kv_recompute_threshold: args.kv_recompute_threshold,

@@ -86,8 +86,6 @@ pub struct EmulatorConfig {
     pub listen: SocketAddr,
     /// KV socket address; port 0 lets the system choose.
     pub kv_listen: SocketAddr,
-    /// Where others are told that the KV socket is; `None`: where it is.
-    pub kv_advertise: Option<SocketAddr>,
     /// Served model name.
     pub model: String,
     /// Stands for the model's weights: engines that share KV need the same.
@@ -112,6 +110,9 @@ pub struct EmulatorConfig {
     pub connector: Connector,
     /// Whose manners the wire has.
     pub wire: Wire,
+    /// Address of the KV socket that answers name, where it is not the one listened on (vLLM's
+    /// VLLM_NIXL_SIDE_CHANNEL_HOST, which may be set wrong).
+    pub kv_advertise: Option<SocketAddr>,
     /// How long a prefill leg's blocks are kept for their reader.
     pub kv_lease_ms: u64,
     /// Whether a decode engine gives KV back to prefill.
@@ -140,7 +141,6 @@ impl Default for EmulatorConfig {
             role: Role::Unified,
             listen: loopback,
             kv_listen: loopback,
-            kv_advertise: None,
             model: "emulated".into(),
             seed: 0,
             kv_bytes_per_token: engine.model.kv_bytes_per_token(),
@@ -153,6 +153,7 @@ impl Default for EmulatorConfig {
             time: engine.time,
             connector: Connector::Pull,
             wire: Wire::V0_32,
+            kv_advertise: None,
             kv_lease_ms: 30_000,
             bidirectional: false,
             kv_recompute_threshold: 64,

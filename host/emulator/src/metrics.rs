@@ -5,7 +5,7 @@ use std::fmt::Write;
 use sluice_sim::engine::Finish;
 use sluice_sim::histogram::Histogram;
 
-use crate::config::EmulatorConfig;
+use crate::config::{Connector, EmulatorConfig};
 use crate::report::Report;
 
 /// Writes all metrics in Prometheus' text form.
@@ -13,11 +13,14 @@ pub(crate) fn render(report: &Report, config: &EmulatorConfig) -> String {
     let mut page =
         Page { text: String::new(), model: config.model.replace('\\', "\\\\").replace('"', "\\\"") };
     let (occupancy, counts) = (&report.occupancy, &report.counts);
-    page.histogram("vllm:nixl_xfer_time_seconds", &report.transfers.read_s);
-    page.histogram("vllm:nixl_bytes_transferred", &report.transfers.read_bytes);
-    page.counter("vllm:nixl_num_failed_transfers_total", report.transfers.failed);
-    page.counter("vllm:nixl_num_kv_expired_reqs_total", counts.holds_expired);
-    page.counter("vllm:nixl_num_notifications_after_expiry_total", counts.late_releases);
+    // An engine without a connector has none of them.
+    if config.connector == Connector::Pull {
+        page.histogram("vllm:nixl_xfer_time_seconds", &report.transfers.read_s);
+        page.histogram("vllm:nixl_bytes_transferred", &report.transfers.read_bytes);
+        page.counter("vllm:nixl_num_failed_transfers_total", report.transfers.failed);
+        page.counter("vllm:nixl_num_kv_expired_reqs_total", counts.holds_expired);
+        page.counter("vllm:nixl_num_notifications_after_expiry_total", counts.late_releases);
+    }
 
     page.gauge("vllm:num_requests_running", occupancy.running as f64);
     page.gauge("vllm:num_requests_waiting", (occupancy.waiting + occupancy.loading) as f64);

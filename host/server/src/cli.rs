@@ -31,6 +31,37 @@ pub enum Command {
     ///
     /// Prints every problem with its line and its cure; exits with 2 if there is one.
     CheckConfig(CheckConfig),
+    /// Look at every engine of a configuration, and say what is wrong and what to do. No host need run.
+    ///
+    ///     sluice doctor --config sluice.toml
+    ///
+    /// Of each worker: whether it can be reached, is well, answers; its version (0.32 is tested), model, KV block size
+    /// and connector; whether /tokenize counts as usage does; its clock. Of each pair of a pull pool: whether KV really
+    /// moves. For that a small request of its own goes through both engines, and the decode engine's counters must
+    /// show that the prompt came from prefill: answers alone are right either way, only slow.
+    ///
+    /// Each finding says what is seen, why it matters and what to do. Exit codes: 0 nothing is wrong, 1 something is,
+    /// 2 the configuration cannot be used. The lease and TTL of the engines cannot be seen from outside.
+    #[command(verbatim_doc_comment)]
+    Doctor(Doctor),
+    /// List the workers of a running host: state, load, measured rates.
+    ///
+    ///     sluice fleet
+    ///
+    /// Columns: `requests`, `handles` and `backlog` are this host's own, at this moment: requests on the worker, KV
+    /// handles it keeps blocks for, prompt tokens it has still to prefill. `tokens/s` (prefill) and `ms/token`
+    /// (decode) are measured, - while unmeasured. `engine` is what the engine itself said last.
+    #[command(verbatim_doc_comment)]
+    Fleet(FleetArgs),
+    /// Take a worker out without losing a request: it gets no new work, what it has runs to its end.
+    ///
+    ///     sluice drain main/prefill-0 --wait && systemctl stop vllm-prefill-0
+    ///
+    /// A prefill worker must go on serving KV reads until every handle to its blocks is used or has expired
+    /// (pool.kv_lease_ms); only then is it safe to stop. The order lives in the host: it outlasts the engine's
+    /// restarts, not the host's own. Give the worker work again with --undo.
+    #[command(verbatim_doc_comment)]
+    Drain(Drain),
     /// Look at, check, make and build policies.
     #[command(subcommand)]
     Policy(Policy),
@@ -66,6 +97,42 @@ pub struct CheckConfig {
     /// The configuration.
     #[arg(long, short, default_value = "sluice.toml")]
     pub config: PathBuf,
+}
+
+/// `sluice doctor`
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The configuration.
+    #[arg(long, short, default_value = "sluice.toml")]
+    pub config: PathBuf,
+    /// Print one JSON object, for programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sluice fleet`
+#[derive(Debug, Args)]
+pub struct FleetArgs {
+    /// The host's admin address.
+    #[arg(long, default_value = "127.0.0.1:8001")]
+    pub admin: std::net::SocketAddr,
+}
+
+/// `sluice drain`
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// The worker, as `sluice fleet` lists it.
+    #[arg(value_name = "POOL/WORKER")]
+    pub worker: String,
+    /// Let it take work again.
+    #[arg(long)]
+    pub undo: bool,
+    /// Wait until it is safe to stop.
+    #[arg(long)]
+    pub wait: bool,
+    /// The host's admin address.
+    #[arg(long, default_value = "127.0.0.1:8001")]
+    pub admin: std::net::SocketAddr,
 }
 
 /// `sluice tenants`

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fleet::{Pool, Worker};
+use crate::fleet::{HandleGuard, Pool, Worker};
 use crate::handle::Handle;
 use crate::http::segments::Taken;
 use crate::release::Releases;
@@ -25,6 +25,8 @@ pub struct Blocks {
     pub holder: Arc<Worker>,
     /// Where the handle is from.
     pub endpoint: Endpoint,
+    /// Counts them as kept by their holder.
+    pub kept: Arc<HandleGuard>,
 }
 
 /// A handle that was not sent yet.
@@ -87,6 +89,11 @@ impl Spent {
     /// Whether an engine may have it.
     pub fn has_left(&self) -> bool {
         self.taken.is_set()
+    }
+
+    /// To be told when decode has read the blocks.
+    pub fn kept(&self) -> Arc<HandleGuard> {
+        self.blocks.kept.clone()
     }
 }
 

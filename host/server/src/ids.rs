@@ -37,6 +37,16 @@ impl RequestId {
     pub fn attempt(self, attempt: u32) -> String {
         format!("slc-{:016x}-{}-{attempt}", self.run, self.number)
     }
+
+    /// The id of a probe's legs: whoever reads an engine's log sees that it is no client's.
+    pub fn probe(self) -> String {
+        format!("sluice-probe-{:016x}-{}", self.run, self.number)
+    }
+
+    /// A number that no other request has.
+    pub fn nonce(self) -> u64 {
+        self.run.wrapping_add(self.number)
+    }
 }
 
 impl std::fmt::Display for RequestId {
@@ -53,7 +63,8 @@ mod tests {
     fn ids_differ_by_run_request_and_attempt() {
         let (one, two) = (Ids::default(), Ids::default());
         let (a, b, c) = (one.next(), one.next(), two.next());
-        let ids = [a.attempt(0), a.attempt(1), b.attempt(0), c.attempt(0), a.to_string()];
+        let ids =
+            [a.attempt(0), a.attempt(1), b.attempt(0), c.attempt(0), a.to_string(), a.probe(), b.probe()];
         let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
         assert_eq!(distinct.len(), ids.len());
     }

@@ -2,12 +2,14 @@
 //!
 //! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
 
+pub mod admin_workers;
 pub mod admission;
 pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod doctor;
 pub mod extra_args;
 pub mod fleet;
 pub mod handle;
@@ -15,6 +17,8 @@ pub mod held;
 pub mod http;
 pub mod identity;
 pub mod ids;
+pub mod kv_probe;
+pub mod last_call;
 pub mod listen;
 pub mod models;
 pub mod output_limit;

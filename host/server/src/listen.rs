@@ -12,9 +12,8 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use prometheus_client::metrics::counter::Counter;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -25,6 +24,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::http::body::ResponseBody;
 use crate::http::telling::Telling;
+use crate::last_call;
 use crate::stall::StallGuard;
 use crate::threads::DataThreads;
 
@@ -42,6 +42,9 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Silence on a connection after which the system asks whether the client is still there, and between questions.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
+
+/// Connections still taken after the signal to stop: those that wait in the kernel, whose queue is as long.
+const TAKEN_AFTER_STOP_AT_MOST: usize = 1_024;
 
 /// After an accept that failed for want of descriptors: trying again at once would spin.
 const PAUSE_AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
@@ -83,14 +86,20 @@ where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Response<ResponseBody>> + Send + 'static,
 {
-    let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let places = Arc::new(Semaphore::new(serving.connections_at_most));
     let mut stop = serving.stop.clone();
+    let mut late = 0;
     loop {
         let accepted = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => break,
+            _ = stop.wait_for(|stop| *stop) => match already_here(&listener, &places) {
+                accepted @ Some(_) if late < TAKEN_AFTER_STOP_AT_MOST => {
+                    late += 1;
+                    accepted
+                }
+                _ => break,
+            },
             Some(_) = connections.join_next() => continue,
             accepted = accept(&listener, &places) => accepted,
         };
@@ -101,16 +110,16 @@ where
             async move { Ok::<_, Infallible>(response.await) }
         });
         let (header_timeout, tls) = (serving.header_timeout, serving.tls.clone());
-        let watcher = graceful.watcher();
+        let stop = serving.stop.clone();
         let connection = async move {
             // Registered with the event loop of the thread that serves it.
             let Ok(stream) = TcpStream::from_std(stream) else { return };
             let stream = StallGuard::new(stream, WRITE_STALL_AT_MOST);
             match tls {
-                None => converse(stream, service, header_timeout, watcher).await,
+                None => converse(stream, service, header_timeout, stop).await,
                 Some(tls) => {
                     if let Some(stream) = tls.shake_hands(stream, header_timeout).await {
-                        converse(stream, service, header_timeout, watcher).await;
+                        converse(stream, service, header_timeout, stop).await;
                     }
                 }
             }
@@ -129,10 +138,7 @@ where
         };
     }
     drop(listener);
-    let drained = timeout(serving.drain_timeout, async {
-        graceful.shutdown().await;
-        while connections.join_next().await.is_some() {}
-    });
+    let drained = timeout(serving.drain_timeout, async { while connections.join_next().await.is_some() {} });
     if drained.await.is_ok() {
         return 0;
     }
@@ -140,6 +146,27 @@ where
     let cut_off = connections.len();
     connections.shutdown().await;
     cut_off
+}
+
+/// A client that the system has let in before the listener closes: closing would reset its connection, and with it the
+/// request that it may have sent.
+fn already_here(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(std::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = places.clone().try_acquire_owned().ok()?;
+    let (stream, _) = SockRef::from(listener).accept().ok()?;
+    stream.set_nonblocking(true).ok()?;
+    prepare(&stream);
+    Some((stream.into(), place))
+}
+
+fn prepare(stream: &Socket) {
+    // Without it a stream's small chunks wait for the client's delayed acknowledgement.
+    let _ = stream.set_tcp_nodelay(true);
+    // A client that vanished without a word is noticed, and its request ended.
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_AFTER);
+    let _ = stream.set_tcp_keepalive(&keepalive);
 }
 
 impl TlsServing {
@@ -161,7 +188,7 @@ impl TlsServing {
 }
 
 /// Serves one connection until it ends.
-async fn converse<S, H>(stream: S, service: H, header_timeout: Duration, watcher: Watcher)
+async fn converse<S, H>(stream: S, service: H, header_timeout: Duration, stop: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
     H: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible>,
@@ -172,9 +199,10 @@ where
         .max_buf_size(HEADER_BYTES_AT_MOST)
         .max_header_size(HEADER_BYTES_AT_MOST)
         .max_headers(HEADERS_AT_MOST)
+        // Events are small: one write of one piece costs less than of three.
+        .writev(false)
         .serve_connection(TokioIo::new(Telling::new(stream)), service);
-    // A connection that breaks is its client's own end; requests on it are accounted by themselves.
-    let _ = watcher.watch(connection).await;
+    last_call::serve(connection, stop).await;
 }
 
 async fn accept(
@@ -184,11 +212,7 @@ async fn accept(
     let place = places.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
-            // Without it a stream's small chunks wait for the client's delayed acknowledgement.
-            let _ = stream.set_nodelay(true);
-            // A client that vanished without a word is noticed, and its request ended.
-            let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_AFTER);
-            let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+            prepare(&SockRef::from(&stream));
             Some((stream.into_std().ok()?, place))
         }
         Err(error) => {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
 use sluice_core::health::State;
 use sluice_policy::{PolicyState, PolicyStatus};
 
+use crate::admin_workers;
 use crate::app::App;
 use crate::config::BUILTIN;
 use crate::fleet::status;
@@ -22,25 +23,34 @@ use crate::tenants;
 
 /// Where clients connect.
 pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
+    let mut response = answer(&app, request).await;
+    if app.is_draining() {
+        // Its next request should go elsewhere: told now, the client never meets a connection that was just closed.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
     if request.uri().path_and_query().is_some_and(|path| path.as_str().len() > URI_BYTES_AT_MOST) {
         return uri_too_long();
     }
     let endpoint = match (method(&request), request.uri().path()) {
         (&Method::POST, "/v1/chat/completions") => Endpoint::Chat,
         (&Method::POST, "/v1/completions") => Endpoint::Completions,
-        (&Method::GET, "/v1/models") => return models::list(&app),
+        (&Method::GET, "/v1/models") => return models::list(app),
         (&Method::GET, "/health") => return json_response(StatusCode::OK, r#"{"status":"ok"}"#),
-        (&Method::GET, "/ready") => return ready(&app),
-        (&Method::GET, "/metrics") => return metrics(&app),
-        (&Method::GET, path) if path.starts_with(models::ONE) => return models::one(&app, path),
+        (&Method::GET, "/ready") => return ready(app),
+        (&Method::GET, "/metrics") => return metrics(app),
+        (&Method::GET, path) if path.starts_with(models::ONE) => return models::one(app, path),
         (method, path) => {
             return match passthrough::paths::find(path).filter(|_| method == Method::POST) {
-                Some(passed) => passthrough::serve(&app, passed, request).await,
+                Some(passed) => passthrough::serve(app, passed, request).await,
                 None => not_found(method, path, &data_plane_paths()),
             };
         }
     };
-    pipeline::serve(&app, endpoint, request).await
+    pipeline::serve(app, endpoint, request).await
 }
 
 /// Where operators connect.
@@ -57,6 +67,7 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
         }
         (&Method::GET, "/metrics") => metrics(app),
         (&Method::GET, "/health") => json_response(StatusCode::OK, r#"{"status":"ok"}"#),
+        (_, path) if path.starts_with(admin_workers::PREFIX) => admin_workers::answer(app, request),
         (method, path) => not_found(method, path, &ADMIN),
     }
 }
@@ -89,11 +100,13 @@ const DATA_PLANE: [(Method, &str); 6] = [
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 6] = [
+const ADMIN: [(Method, &str); 8] = [
     (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
     (Method::GET, "/admin/fleet"),
     (Method::GET, "/admin/tenants"),
+    (Method::POST, "/admin/workers/POOL/WORKER/drain"),
+    (Method::POST, "/admin/workers/POOL/WORKER/undrain"),
     (Method::GET, "/metrics"),
     (Method::GET, "/health"),
 ];
@@ -106,7 +119,8 @@ fn ready(app: &App) -> Response<ResponseBody> {
         .iter()
         .map(|pool| {
             let up = pool.workers.iter().filter(|worker| worker.state == State::Up).count();
-            json!({"name": pool.name, "serves": pool.serves, "note": pool.note, "up": up, "workers": pool.workers.len()})
+            let kv = pool.kv.as_ref().map(|kv| kv.verdict);
+            json!({"name": pool.name, "serves": pool.serves, "note": pool.note, "kv": kv, "up": up, "workers": pool.workers.len()})
         })
         .collect();
     let generation = app.policies.generation();

@@ -67,7 +67,8 @@ impl HostPlan {
             policy_keys: String::new(),
             telemetry: String::new(),
             log_json: false,
-            pool: "kv_bytes_per_token = 64\n".into(),
+            // Tests count what engines are sent: the host's own requests come only where they are asked for.
+            pool: "kv_bytes_per_token = 64\nprobe_kv = false\n".into(),
             tables: String::new(),
         }
     }

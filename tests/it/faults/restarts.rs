@@ -72,6 +72,11 @@ async fn nobody_gets_a_wrong_answer() {
         fleet.restart(name).await.unwrap();
         assert_ne!(fleet.worker(name).state().await.unwrap()["engine_id"], before);
         fleet.host.until_ready().await.unwrap();
+        // Engines that die faster than requests last would prove nothing.
+        let ok = [("outcome", "ok")];
+        let served = fleet.host.metrics().await.unwrap().sum("sluice_requests_total", &ok);
+        let more = |count: f64| count >= served + CLIENTS as f64;
+        fleet.host.until_metric("sluice_requests_total", &ok, more, SOON).await.unwrap();
     }
     stop.store(true, Ordering::Relaxed);
     let mut all = Ended::default();
@@ -82,16 +87,13 @@ async fn nobody_gets_a_wrong_answer() {
         all.refused.extend(refused);
     }
     let Ended { right: served, broken, refused } = all;
-    // A restart breaks the streams that are on that engine, at most. What failed before is tried again, as far as the
-    // budget for retries goes: 50 deaths in so few requests are about what it allows.
+    // A restart breaks the streams that are on that engine, at most. What failed before is tried again, as far as
+    // attempts and the budget for them go: 50 deaths in so few requests are about what it allows.
     assert!(
         broken <= RESTARTS * CLIENTS as usize && served > 4 * RESTARTS,
         "{served} right, {broken} broken"
     );
     assert!(refused.len() <= served / LOST_AT_MOST, "{served} right, refused: {refused:?}");
-    let spent = [("reason", "retry_budget_spent")];
-    let spent = fleet.host.metrics().await.unwrap().sum("sluice_fallbacks_total", &spent);
-    assert_eq!(spent, refused.len() as f64, "refused: {refused:?}");
     counted(&fleet, "sluice_requests_total", &[("outcome", "ok")], served as f64).await;
     counted(&fleet, "sluice_requests_total", &[], (served + broken + refused.len()) as f64).await;
 

@@ -3,17 +3,17 @@
 use sluice_harness::until;
 
 use super::points::{Point, bring, let_all_pass, start};
-use super::{PROMPT_WORDS, Way, as_before, counted, each, handles, nonce, until_state};
+use super::{LEASE_MS, PROMPT_WORDS, Way, as_before, counted, each, handles, nonce, until_state};
 use crate::{SOON, right};
 
 /// A handle is good for 1 s in the host's eyes (the lease less 3 s), and the engine keeps the blocks a little longer.
-const HOST_LEASE: &str = "kv_lease_ms = 4000\n";
+const HOST_LEASE: &str = "kv_lease_ms = 4000";
 const ENGINE_LEASE: &str = "--kv-lease-ms 1500";
 
 /// The answer's head came in time and its end did not: the blocks may be another request's by then.
 async fn past_its_lease(number: u64, (way, streams): (Way, bool)) {
     let mut plan = way.plan(1).engines("prefill", ENGINE_LEASE);
-    plan.host.pool = format!("kv_bytes_per_token = 64\n{HOST_LEASE}");
+    plan.host.pool = plan.host.pool.replace(&format!("kv_lease_ms = {LEASE_MS}"), HOST_LEASE);
     let mut fleet = plan.start().await.unwrap();
     let ask = nonce(number, PROMPT_WORDS, 8, streams);
     let underway = bring(&mut fleet, Point::PrefillHead, &ask).await;

@@ -112,7 +112,7 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Its processes; none for the engine itself.
     pub processes: Option<ProcessTree>,
-    /// Resident memory when it had answered nothing yet, in bytes.
+    /// Resident memory when it had answered once, in bytes.
     pub idle_bytes: u64,
     _running: Running,
 }
@@ -136,8 +136,8 @@ impl Peer {
         if kind == Kind::VllmRouter {
             vllm_router::until_healthy(peer.address, ANSWERS_WITHIN).await?;
         }
-        peer.idle_bytes = peer.processes.map_or(0, ProcessTree::resident_bytes);
         peer.until_it_answers().await?;
+        peer.idle_bytes = peer.processes.map_or(0, ProcessTree::resident_bytes);
         Ok(peer)
     }
 

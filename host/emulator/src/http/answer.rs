@@ -131,9 +131,9 @@ impl Frame {
     pub fn offer(&self, finished: &Finished, cached_tokens: usize) -> Option<Offer> {
         let held = finished.held.as_ref()?;
         let app = &self.app;
+        let kv_addr = app.config.kv_advertise.unwrap_or(app.kv_addr);
         // vLLM tells the cached tokens only with the single token of a proper prefill leg.
         let single = held.tokens == self.prompt.len();
-        let kv_addr = app.config.kv_advertise.unwrap_or(app.kv_addr);
         Some(Offer {
             do_remote_prefill: self.prefills,
             do_remote_decode: !self.prefills,

@@ -1,7 +1,9 @@
 //! What `sluice` does: one file a command. Exit codes: 0 done, 1 failed, 2 bad configuration or arguments.
 
-mod admin_api;
+pub mod admin_client;
+pub mod doctor;
 pub mod emulate;
+pub mod fleet;
 pub mod policy;
 pub mod policy_new;
 pub mod serve;
@@ -22,6 +24,9 @@ pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::CheckConfig(args) => check_config(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Fleet(args) => fleet::run(&args),
+        Command::Drain(args) => fleet::drain(&args),
         Command::Policy(command) => policy::run(command),
         Command::Tenants(args) => tenants::list(args.admin),
         Command::TenantKey => tenants::key(),

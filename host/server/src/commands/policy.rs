@@ -9,8 +9,7 @@ use serde::Deserialize;
 use sluice_core::verdict::{DecodeChoice, Placement, Renewal, Retention, Verdict};
 use sluice_policy::{Limits, TrialAnswer};
 
-use super::admin_api::ask;
-use super::{complain, policy_new, say};
+use super::{admin_client, complain, policy_new, say};
 use crate::cli::{Policy, PolicyCheck};
 use crate::config;
 use crate::text_table::TextTable;
@@ -67,7 +66,7 @@ struct Refusal {
 }
 
 fn list(admin: SocketAddr) -> Result<ExitCode, String> {
-    let listing: Listing = ask(admin, "/admin/policies")?;
+    let listing: Listing = admin_client::get(admin, "/admin/policies")?;
     let mut table = TextTable::new(&["policy", "state", "version", "digest", "calls", "faults", "why"]);
     for policy in &listing.policies {
         let mark = if policy.name == listing.default { " (decides)" } else { "" };

@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::cli;
 use crate::clock::{SystemClock, millis};
 use crate::config::{self, Config, ConfigError, Secrets};
-use crate::fleet::probe;
+use crate::fleet::{kv_watch, probe};
 use crate::listen::{self, Serving, TlsServing};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::release;
@@ -95,15 +95,20 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
 
 /// TLS towards clients, if they see a certificate, and the client towards workers.
 fn secured(config: &Config) -> Result<(Option<ServerTls>, Upstream), ConfigError> {
-    let unusable = |table, key, error: TlsError| {
-        config::in_use(config, table, key, error.to_string(), error.cure().into())
-    };
     let server = config.server.tls.as_ref().map(tls::server_acceptor).transpose();
-    let server = server.map_err(|error| unusable("server", "tls_cert_file", error))?;
+    let server = server.map_err(|error| unusable(config, "server", "tls_cert_file", &error))?;
+    Ok((server, upstream(config, threads::wanted())?))
+}
+
+/// The client towards workers, as configured, for so many threads.
+pub(super) fn upstream(config: &Config, threads: usize) -> Result<Upstream, ConfigError> {
     let connector = tls::client_connector(&config.upstream);
-    let connector = connector.map_err(|error| unusable("upstream", "ca_file", error))?;
-    let connect_timeout = Duration::from_millis(config.server.connect_timeout_ms);
-    Ok((server, Upstream::new(connect_timeout, threads::wanted(), connector)))
+    let connector = connector.map_err(|error| unusable(config, "upstream", "ca_file", &error))?;
+    Ok(Upstream::new(Duration::from_millis(config.server.connect_timeout_ms), threads, connector))
+}
+
+fn unusable(config: &Config, table: &str, key: &str, error: &TlsError) -> ConfigError {
+    config::in_use(config, table, key, error.to_string(), error.cure().into())
 }
 
 fn refuse(error: &ConfigError) -> ExitCode {
@@ -124,6 +129,7 @@ async fn serve(
     tell_missing_policy(&app);
     let exporter = export(&app);
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
+    let _kv_probes = kv_watch::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
     let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
         + app.config.server.max_queued;
@@ -170,14 +176,7 @@ async fn serve(
     };
     let (_, cut_off, _) = tokio::join!(
         async {
-            tokio::select! {
-                () = signals.stop() => {}
-                () = sweep_sessions(&app) => {}
-                () = renew_certificate(&app, renewal) => {}
-            }
-            app.start_draining();
-            tracing::info!(in_flight = app.admission.running(), "draining");
-            tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
+            until_told_to_stop(&app, signals, renewal).await;
             // The receivers live in the two servers above.
             let _ = stop.send(true);
         },
@@ -198,6 +197,18 @@ fn export(app: &App) -> Option<Exporter> {
     let config = &app.config.telemetry;
     let collector = config.otlp_endpoint.as_ref()?;
     Some(Exporter::start(&app.telemetry, &app.upstream, collector, &config.service_name))
+}
+
+/// Ends when balancers had their time to notice that the host was told to stop.
+async fn until_told_to_stop(app: &Arc<App>, signals: Signals, renewal: Option<Renewal>) {
+    tokio::select! {
+        () = signals.stop() => {}
+        () = sweep_sessions(app) => {}
+        () = renew_certificate(app, renewal) => {}
+    }
+    app.start_draining();
+    tracing::info!(in_flight = app.admission.running(), "draining");
+    tokio::time::sleep(Duration::from_millis(app.config.server.drain_delay_ms)).await;
 }
 
 async fn sweep_sessions(app: &Arc<App>) {

@@ -4,15 +4,14 @@ use std::io::{IsTerminal, Read};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use super::admin_api::ask;
-use super::{BAD_INPUT, complain, say};
+use super::{BAD_INPUT, admin_client, complain, say};
 use crate::tenants::status::TenantsStatus;
 use crate::tenants::{KEY_BYTES_AT_MOST, KeyDigest};
 use crate::text_table::TextTable;
 
 /// Shows what the tenants of a running host have.
 pub fn list(admin: SocketAddr) -> ExitCode {
-    let status: TenantsStatus = match ask(admin, "/admin/tenants") {
+    let status: TenantsStatus = match admin_client::get(admin, "/admin/tenants") {
         Ok(status) => status,
         Err(message) => {
             complain(&message);

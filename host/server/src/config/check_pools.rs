@@ -89,6 +89,7 @@ fn pool(path: &Path, written: &written::Pool, problems: &mut Problems<'_>) -> Po
             problems,
         ),
         max_model_len: optional("max_model_len", &written.max_model_len, limits::MAX_MODEL_LEN, problems),
+        probe_kv: written.probe_kv.as_ref().is_none_or(|field| *field.get_ref()),
         engine_api_key_file: file(
             "engine_api_key_file",
             "engines.key",

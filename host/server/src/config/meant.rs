@@ -222,6 +222,8 @@ pub struct Pool {
     pub decode_first_byte_ms: u64,
     /// Longest context in tokens, prompt and answer together; `None` leaves it to the engines.
     pub max_model_len: Option<u32>,
+    /// Whether a pull pool is probed for whether KV really moves, with small requests of the host's own.
+    pub probe_kv: bool,
     /// Holds the API key that the pool's engines ask for.
     pub engine_api_key_file: Option<PathBuf>,
     /// At least one; names and addresses are unique among them.

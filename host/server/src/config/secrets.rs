@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use hyper::header::HeaderValue;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
 use super::errors::ConfigError;
 use super::in_use;
@@ -56,6 +56,16 @@ impl Secrets {
         }
         Ok(secrets)
     }
+
+    /// Headers of requests that are Sluice's own to a pool's engines: their key, if they ask for one.
+    pub fn own_headers(&self, pool: &str) -> HeaderMap {
+        own_headers(self.engine_keys.get(pool))
+    }
+}
+
+/// The same, of a key.
+pub fn own_headers(engine_key: Option<&HeaderValue>) -> HeaderMap {
+    engine_key.iter().map(|key| (AUTHORIZATION, (*key).clone())).collect()
 }
 
 /// A file's only line. The error says what is wrong, never what stands there.

@@ -59,6 +59,7 @@ const POOL: Shape = Shape {
         "prefill_timeout_ms",
         "decode_first_byte_ms",
         "max_model_len",
+        "probe_kv",
         "engine_api_key_file",
         "worker",
     ],
@@ -164,6 +165,7 @@ pub(super) struct Pool {
     pub(super) prefill_timeout_ms: Field<i128>,
     pub(super) decode_first_byte_ms: Field<i128>,
     pub(super) max_model_len: Field<i128>,
+    pub(super) probe_kv: Field<bool>,
     pub(super) engine_api_key_file: Field<String>,
     pub(super) workers: Vec<Worker>,
 }
@@ -304,6 +306,7 @@ fn pool(mut table: Table<'_>, problems: &mut Problems<'_>) -> Pool {
         prefill_timeout_ms: table.number("prefill_timeout_ms", problems),
         decode_first_byte_ms: table.number("decode_first_byte_ms", problems),
         max_model_len: table.number("max_model_len", problems),
+        probe_kv: table.boolean("probe_kv", problems),
         engine_api_key_file: table.text("engine_api_key_file", problems),
         workers: workers.into_iter().map(|table| worker(table, problems)).collect(),
         span,

@@ -4,6 +4,9 @@
 //! workers that are up into one immutable [`Table`]; requests read the table and add the bookings of the moment.
 
 pub mod booking;
+pub mod draining;
+pub mod holds;
+pub mod kv_watch;
 pub mod leg;
 pub mod pairs;
 pub mod probe;
@@ -15,9 +18,10 @@ pub mod worker;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use hyper::header::{HeaderMap, HeaderValue};
 use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
@@ -28,6 +32,8 @@ use crate::config::{self, Secrets};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::pool_metrics::PoolMetrics;
 pub use booking::Booking;
+pub use holds::HandleGuard;
+use kv_watch::KvState;
 pub use leg::Leg;
 use pairs::Pairs;
 pub use table::Table;
@@ -60,6 +66,8 @@ pub struct Pool {
     bytes_per_token: Mutex<BytesPerToken>,
     retry_budget: Mutex<RetryBudget>,
     decisions: AtomicU64,
+    /// Written by the pool's KV watch alone.
+    kv: ArcSwap<KvState>,
     clock: Arc<dyn Clock>,
 }
 
@@ -99,6 +107,7 @@ impl Pool {
             bytes_per_token: Mutex::default(),
             retry_budget: Mutex::new(RetryBudget::of(RETRIES_AT_ONCE)),
             decisions: AtomicU64::new(0),
+            kv: ArcSwap::default(),
             clock,
         }
     }
@@ -120,6 +129,9 @@ impl Pool {
             let mut seen = worker.seen();
             let before = seen.health.state;
             seen.health = seen.health.after(report);
+            if seen.health.state == State::Up && before != State::Up {
+                seen.incarnation = seen.incarnation.wrapping_add(1);
+            }
             if before == State::Down && seen.health.state == State::Up {
                 // What its breakers saw was before.
                 seen.breaker = Breaker::after(WORKER_FAILURES_TO_OPEN);
@@ -131,6 +143,32 @@ impl Pool {
             self.publish();
         }
         changed
+    }
+
+    /// A worker by its name.
+    pub fn worker(&self, name: &str) -> Option<&Arc<Worker>> {
+        self.workers.iter().find(|worker| worker.name == name)
+    }
+
+    /// Whether KV moves between its workers, as far as it was probed.
+    pub fn kv(&self) -> Arc<KvState> {
+        self.kv.load_full()
+    }
+
+    pub(crate) fn set_kv(&self, state: KvState) {
+        if **self.kv.load() != state {
+            self.kv.store(Arc::new(state));
+        }
+    }
+
+    /// Time since some fixed moment.
+    pub fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// What times this pool's handles.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// Takes one retry from the pool's budget, if one is left.
@@ -151,8 +189,7 @@ impl Pool {
 
     /// Headers of requests that the host itself makes to the pool's engines: their key, if they ask for one.
     pub fn own_headers(&self) -> HeaderMap {
-        let key = self.engine_key.iter().map(|key| (AUTHORIZATION, key.clone()));
-        key.collect()
+        config::own_headers(self.engine_key.as_ref())
     }
 
     /// The number of this decision, counted from 0.

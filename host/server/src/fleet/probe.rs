@@ -148,7 +148,10 @@ impl Probe {
             booked_kv_blocks: now.kv_blocks,
         };
         let Totals { transferred_bytes, transfer_seconds, .. } = metrics.totals;
-        // A total that shrank is an engine that restarted; the ratio leaves negative observations out.
+        // A total that shrank is an engine that restarted unseen; the ratio leaves negative observations out.
+        if metrics.totals.external_prompt_tokens < seen.totals.external_prompt_tokens {
+            seen.incarnation = seen.incarnation.wrapping_add(1);
+        }
         let bytes = transferred_bytes - seen.totals.transferred_bytes;
         let micros = (transfer_seconds - seen.totals.transfer_seconds) * 1e6;
         seen.link_mb_per_s.observe(bytes, micros);

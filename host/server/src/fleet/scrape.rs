@@ -17,6 +17,10 @@ pub struct EngineMetrics {
     pub block_tokens: Option<u32>,
     /// Totals since the engine started.
     pub totals: Totals,
+    /// Whether it counts prompt tokens by source at all.
+    pub counts_sources: bool,
+    /// Whether it counts NIXL's transfers: it then has the connector.
+    pub has_nixl: bool,
 }
 
 /// Totals that only grow while an engine lives.
@@ -56,11 +60,15 @@ pub fn parse(text: &str) -> Result<EngineMetrics, NotVllm> {
                 metrics.kv_blocks = metrics.kv_blocks.saturating_add(number("num_gpu_blocks").unwrap_or(0));
                 metrics.block_tokens = number("block_size").or(metrics.block_tokens);
             }
-            "vllm:nixl_bytes_transferred_sum" => metrics.totals.transferred_bytes += value,
+            "vllm:nixl_bytes_transferred_sum" => {
+                metrics.has_nixl = true;
+                metrics.totals.transferred_bytes += value;
+            }
             "vllm:nixl_xfer_time_seconds_sum" => metrics.totals.transfer_seconds += value,
             "vllm:prompt_tokens_by_source_total"
                 if label(labels, "source") == Some("external_kv_transfer") =>
             {
+                metrics.counts_sources = true;
                 metrics.totals.external_prompt_tokens += value;
             }
             _ => {}
@@ -115,6 +123,8 @@ vllm:num_requests_running
                     transfer_seconds: 0.058_935,
                     external_prompt_tokens: 1_267.0,
                 },
+                counts_sources: true,
+                has_nixl: true,
             })
         );
     }

@@ -1,9 +1,12 @@
 //! The fleet as people and balancers ask for it: `/admin/fleet` and `/ready`.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use sluice_core::facts::Role;
 use sluice_core::health::State;
 
+use super::kv_watch::KvState;
 use super::scrape::Totals;
 use super::worker::BookedNow;
 use super::{Fleet, Pool, Worker};
@@ -22,6 +25,8 @@ pub struct PoolStatus {
     pub serves: bool,
     /// Why not, or what is amiss.
     pub note: Option<String>,
+    /// Whether KV moves between its workers; `None` of a pool that moves none.
+    pub kv: Option<Arc<KvState>>,
     /// Prefill/decode pairs that are avoided since transfers between them failed.
     pub pairs_open: usize,
     /// Its workers.
@@ -39,6 +44,12 @@ pub struct WorkerStatus {
     pub url: String,
     /// Whether it takes work.
     pub state: State,
+    /// Whether it was told to take no new work.
+    pub draining: bool,
+    /// Whether it drains and stopping it costs no request: nothing runs on it, and nobody has KV blocks to read there.
+    pub safe_to_stop: bool,
+    /// Live handles to KV blocks on it.
+    pub handles: u32,
     /// `GET /version`.
     pub version: Option<String>,
     /// This host's load on it.
@@ -76,7 +87,7 @@ pub fn fleet(fleet: &Fleet) -> Vec<PoolStatus> {
 
 /// The workers of a pool.
 pub fn workers(pool: &Pool) -> Vec<WorkerStatus> {
-    pool.workers.iter().map(|worker| worker_status(worker)).collect()
+    pool.workers.iter().map(|worker| worker_status(pool, worker)).collect()
 }
 
 fn pool_status(pool: &Pool) -> PoolStatus {
@@ -84,15 +95,19 @@ fn pool_status(pool: &Pool) -> PoolStatus {
     let fleet = &pool.table().fleet;
     let serves = fleet.can_serve(&fleet.rows().collect::<Vec<_>>());
     // A pull pool may serve by a worker that serves alone, and still want its pair.
-    let note = missing_roles(pool.config.mode, &workers)
+    let kv = (pool.config.mode == PoolMode::Pull).then(|| pool.kv());
+    let note = pool
+        .missing()
         .or_else(|| mismatch(pool))
-        .or_else(|| in_trouble(pool, &workers));
+        .or_else(|| in_trouble(pool, &workers))
+        .or_else(|| kv.as_ref()?.note());
     PoolStatus {
         name: pool.config.name.clone(),
         model: pool.config.model.clone(),
         mode: pool.config.mode.name(),
         serves,
         note,
+        kv,
         pairs_open: pool.pairs.open(),
         workers,
     }
@@ -120,28 +135,17 @@ fn in_trouble(pool: &Pool, workers: &[WorkerStatus]) -> Option<String> {
     (pairs > 0).then(|| format!("transfers between {pairs} pairs of workers fail, they are avoided"))
 }
 
-/// What keeps a pool from serving. A unified worker serves a pull pool alone.
-fn missing_roles(mode: PoolMode, workers: &[WorkerStatus]) -> Option<String> {
-    let up = |role| workers.iter().any(|worker| worker.state == State::Up && worker.role == role);
-    match mode {
-        _ if up(Role::Unified) => None,
-        PoolMode::Unified => Some("no worker is up".to_owned()),
-        PoolMode::Pull => match (up(Role::Prefill), up(Role::Decode)) {
-            (true, true) => None,
-            (false, true) => Some("no prefill worker is up".to_owned()),
-            (true, false) => Some("no decode worker is up".to_owned()),
-            (false, false) => Some("no worker is up".to_owned()),
-        },
-    }
-}
-
-fn worker_status(worker: &Worker) -> WorkerStatus {
+fn worker_status(pool: &Pool, worker: &Worker) -> WorkerStatus {
+    let draining = pool.draining(worker);
     let seen = worker.seen().clone();
     WorkerStatus {
         name: worker.name.clone(),
         role: worker.role,
         url: worker.url.to_string(),
         state: seen.health.state,
+        draining: draining.asked,
+        safe_to_stop: draining.safe_to_stop,
+        handles: draining.handles,
         version: seen.version,
         booked: worker.booked(),
         engine_running: seen.scraped.running,

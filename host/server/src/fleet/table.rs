@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::facts::{FleetColumns, LoadColumns, Role, Row};
+use sluice_core::facts::{FleetColumns, LoadColumns, Role, Row, ability};
 use sluice_core::health::State;
 use sluice_core::load::{Scraped, load_now};
-use sluice_core::table::{mark_absent, select_fleet};
+use sluice_core::table::{mark_against, select_fleet};
 
 use super::worker::Worker;
 use crate::clock::millis;
@@ -44,7 +44,10 @@ impl Table {
         let mut table = Self::default();
         let now_ms = millis(now);
         let up = || workers.iter().filter(|worker| worker.seen().health.state == State::Up);
-        let passing = |worker: &Worker| worker.seen().breaker.passes(now_ms);
+        let passing = |worker: &Worker| {
+            let seen = worker.seen();
+            seen.breaker.passes(now_ms) && seen.draining_since.is_none()
+        };
         let spared_roles: Vec<_> = Role::ALL
             .into_iter()
             .filter(|role| !up().any(|worker| worker.role == *role && passing(worker)))
@@ -59,7 +62,8 @@ impl Table {
             }
             fleet.id.push(worker.id);
             fleet.role.push(worker.role as u8);
-            fleet.abilities.push(worker.abilities);
+            let draining = if seen.draining_since.is_some() { ability::DRAINING } else { 0 };
+            fleet.abilities.push(worker.abilities | draining);
             // One KV layout a pool: what a pool's engines were started with is one line of its configuration.
             fleet.group.push(0);
             fleet.zone.push(worker.zone);
@@ -107,15 +111,11 @@ impl Table {
         }
     }
 
-    /// This table's rows, with workers marked as gone that `now` no longer has or that this request must not use: rows
-    /// handed out earlier in a request's life stay true while the fleet changes.
+    /// This table's rows, with workers marked that `now` no longer has, that drain by now, or that this request must
+    /// not use: rows handed out earlier in a request's life stay true while the fleet changes.
     pub fn marked_against(&self, now: &Self, usable: impl Fn(u64) -> bool) -> Self {
-        let present = |id: u64| now.fleet.id.contains(&id) && usable(id);
-        if self.fleet.id.iter().all(|id| present(*id)) {
-            return self.clone();
-        }
         let mut fleet = (*self.fleet).clone();
-        mark_absent(&mut fleet, present);
+        mark_against(&mut fleet, &now.fleet, usable);
         Self { fleet: Arc::new(fleet), ..self.clone() }
     }
 }

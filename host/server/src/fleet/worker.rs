@@ -10,6 +10,7 @@ use sluice_core::health::Health;
 use sluice_core::load::{Scraped, Share};
 use sluice_core::measure::SmoothedRatio;
 
+use super::holds::Holds;
 use crate::config::{self, PoolMode, WorkerUrl};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::worker_metrics::WorkerMetrics;
@@ -34,6 +35,7 @@ pub struct Worker {
     /// Resolved once.
     pub metrics: WorkerMetrics,
     booked: Booked,
+    pub(super) holds: Mutex<Holds>,
     seen: Mutex<Seen>,
 }
 
@@ -79,6 +81,10 @@ pub struct Seen {
     pub engine_block_tokens: Option<u32>,
     /// Models that the engine says it serves.
     pub models: Option<Vec<String>>,
+    /// When it was told to drain; `None` while it takes work. It outlasts the engine's own restarts.
+    pub draining_since: Option<Duration>,
+    /// How often it came up, counters that began anew included: each time it may be another engine.
+    pub incarnation: u32,
     /// When the last prefill here was done: one that waited for it began then.
     pub last_prefill_done: Duration,
     /// Uncached prompt tokens over milliseconds.
@@ -148,6 +154,8 @@ impl Default for Seen {
             last_error: None,
             engine_block_tokens: None,
             models: None,
+            draining_since: None,
+            incarnation: 0,
             last_prefill_done: Duration::ZERO,
             prefill_rate: Dated::over(PREFILL_WINDOW_MS),
             decode_step: Dated::over(DECODE_WINDOW_TOKENS),
@@ -195,6 +203,7 @@ impl Worker {
             zone: worker.zone,
             metrics: metrics.worker(&pool.name, &worker.name, worker.role),
             booked: Booked::default(),
+            holds: Mutex::default(),
             seen: Mutex::default(),
         }
     }

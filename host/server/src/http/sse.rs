@@ -27,47 +27,55 @@ pub struct Splitter {
 impl Splitter {
     /// Takes the next bytes and returns all events that are whole now, each with its closing blank line.
     pub fn push(&mut self, chunk: Bytes) -> Result<Vec<Bytes>, EventTooLong> {
-        if self.rest.is_empty() {
-            // The usual case: whole events in, the same memory out.
-            let events = split(&chunk, 0);
-            let mut chunk = chunk;
-            let out = events.into_iter().map(|length| chunk.split_to(length)).collect();
-            self.rest.extend_from_slice(&chunk);
-            self.check_rest()?;
-            return Ok(out);
-        }
-        self.rest.extend_from_slice(&chunk);
-        let events = split(&self.rest, self.scanned);
-        let out = events.into_iter().map(|length| self.rest.split_to(length).freeze()).collect();
-        self.check_rest()?;
-        Ok(out)
+        self.push_whole(chunk).map(|whole| events(&whole).collect())
     }
 
-    fn check_rest(&mut self) -> Result<(), EventTooLong> {
+    /// As [`Self::push`], but all of them in one piece, which [`events`] takes apart; empty when none is whole.
+    pub fn push_whole(&mut self, mut chunk: Bytes) -> Result<Bytes, EventTooLong> {
+        let whole = if self.rest.is_empty() {
+            // The usual case: whole events in, the same memory out.
+            let whole = chunk.split_to(borders(&chunk, 0).last().unwrap_or(0));
+            self.rest.extend_from_slice(&chunk);
+            whole
+        } else {
+            self.rest.extend_from_slice(&chunk);
+            let length = borders(&self.rest, self.scanned).last().unwrap_or(0);
+            self.rest.split_to(length).freeze()
+        };
         // A border may straddle the cut: look again at the last three bytes.
         self.scanned = self.rest.len().saturating_sub(3);
-        if self.rest.len() > EVENT_BYTES_AT_MOST { Err(EventTooLong) } else { Ok(()) }
+        if self.rest.len() > EVENT_BYTES_AT_MOST { Err(EventTooLong) } else { Ok(whole) }
     }
 }
 
-/// Lengths of the whole events at the head of `text`. `from` is known to hold no border before it.
-fn split(text: &[u8], from: usize) -> Vec<usize> {
-    let mut lengths = Vec::new();
-    let mut start = 0;
+/// Where events end in `text`, in order. `from` is known to hold no border before it.
+fn borders(text: &[u8], from: usize) -> impl Iterator<Item = usize> + '_ {
     let mut at = from;
-    while let Some(offset) = memchr::memchr(b'\n', &text[at..]) {
-        let newline = at + offset;
-        at = newline + 1;
-        let border = match text.get(newline + 1..) {
-            Some([b'\n', ..]) => newline + 2,
-            Some([b'\r', b'\n', ..]) => newline + 3,
-            _ => continue,
-        };
-        lengths.push(border - start);
-        start = border;
-        at = border;
-    }
-    lengths
+    std::iter::from_fn(move || {
+        while let Some(offset) = memchr::memchr(b'\n', text.get(at..)?) {
+            let newline = at + offset;
+            at = newline + 1;
+            let blank = match text.get(newline + 1..) {
+                Some([b'\n', ..]) => 1,
+                Some([b'\r', b'\n', ..]) => 2,
+                _ => continue,
+            };
+            at += blank;
+            return Some(at);
+        }
+        None
+    })
+}
+
+/// The events of a piece that [`Splitter::push_whole`] gave.
+pub fn events(whole: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
+    let mut start = 0;
+    borders(whole, 0).map(move |end| whole.slice(std::mem::replace(&mut start, end)..end))
+}
+
+/// How many there are.
+pub fn count(whole: &[u8]) -> usize {
+    borders(whole, 0).count()
 }
 
 /// The payload of a `data:` line.

@@ -131,10 +131,11 @@ impl Passage<'_> {
         fewest(&mut table.fleet.rows().filter(able).filter(|row| !has_failed(row)))
             .or_else(|| fewest(&mut table.fleet.rows().filter(able)))
             .and_then(|row| table.workers.get(row as usize).cloned())
-            .ok_or_else(|| self.nobody(alone))
+            .ok_or_else(|| self.nobody(alone, table.fleet.rows().any(|row| able(&row))))
     }
 
-    fn nobody(&self, alone: bool) -> ApiError {
+    /// `some_up`, but draining: those get no passed request either.
+    fn nobody(&self, alone: bool, some_up: bool) -> ApiError {
         let pool = &self.pool.config.name;
         if alone && !self.pool.workers.iter().any(|worker| worker.serves_alone()) {
             let message = format!(
@@ -144,7 +145,10 @@ impl Passage<'_> {
             );
             return ApiError::bad_request(None, "unsplittable_request", message);
         }
-        ApiError::no_worker_up(format!("no worker of pool {pool:?} that can serve this is up"))
+        ApiError::no_worker_up(match some_up {
+            true => format!("every worker of pool {pool:?} that can serve this is draining"),
+            false => format!("no worker of pool {pool:?} that can serve this is up"),
+        })
     }
 
     /// The prompt's tokens are not counted, but estimated from the body's bytes.

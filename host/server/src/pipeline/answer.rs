@@ -122,6 +122,11 @@ pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static st
     Ok(members)
 }
 
+/// A whole answer as a client gets it, or what is wrong with it: the way in for tests that make answers up.
+pub fn whole_as_passed(bytes: Bytes) -> Result<Bytes, &'static str> {
+    finish_whole(bytes, None).map(|(bytes, _)| bytes).map_err(|(_, what)| what)
+}
+
 /// Takes engine-internal members out of a whole answer, corrects its usage, and reads what its end tells.
 fn finish_whole(
     bytes: Bytes,

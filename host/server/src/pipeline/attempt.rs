@@ -19,7 +19,8 @@ pub(super) struct Attempt<'c, 'b> {
     /// 0 for the first.
     pub number: u32,
     pub table: Arc<Table>,
-    pub facts: Facts,
+    /// Boxed: an attempt is handed on from step to step.
+    pub facts: Box<Facts>,
     pub decision: Decision,
 }
 

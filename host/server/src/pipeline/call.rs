@@ -130,14 +130,18 @@ impl<'a> Call<'a> {
     pub fn table(&self, failed: &[u64]) -> Result<Arc<Table>, ApiError> {
         let mut table = self.pool.table();
         if let Some(member) = self.request.unsplittable {
-            let alone: Vec<Row> = table.fleet.rows().filter(|row| table.fleet.serves_alone(*row)).collect();
+            let serves = |row: &Row| table.fleet.serves_alone(*row) && table.fleet.takes_work(*row);
+            let alone: Vec<Row> = table.fleet.rows().filter(serves).collect();
             if alone.is_empty() && !self.pool.workers.iter().any(|worker| worker.serves_alone()) {
                 return Err(unsplittable(member, &self.pool.config.name));
             }
             table = cut_down(table, &alone);
         }
         if table.fleet.is_empty() {
-            let message = format!("no worker of pool {:?} that can serve this is up", self.pool.config.name);
+            let message = format!(
+                "no worker of pool {:?} that can serve this is up and not draining",
+                self.pool.config.name
+            );
             return Err(ApiError::no_worker_up(message));
         }
         if table.breakers_ignored {

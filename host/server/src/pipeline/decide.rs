@@ -157,9 +157,8 @@ fn refusal(rejection: Rejection) -> ApiError {
 }
 
 fn unserved(call: &Call<'_>) -> ApiError {
-    let message = format!(
-        "the workers of pool {:?} that are up cannot serve a request: a pull pool needs a prefill and a decode worker",
-        call.pool.config.name
-    );
+    let pair = "a pull pool needs a prefill and a decode worker";
+    let why = call.pool.missing().unwrap_or_else(|| pair.to_owned());
+    let message = format!("pool {:?} cannot serve this now: {why}", call.pool.config.name);
     ApiError::no_worker_up(message)
 }

@@ -36,6 +36,8 @@ use attempt::Attempt;
 use call::{Arrival, Call};
 use turn::Record;
 
+pub use answer::whole_as_passed;
+
 /// Attempts at one request, the first included. Only failures before the first byte to the client are tried again.
 /// When half of a fleet dies at once, an attempt may meet one dead worker after the other until all are known.
 pub const ATTEMPTS_AT_MOST: u32 = 4;
@@ -99,7 +101,7 @@ async fn run(
     loop {
         // 3. One picture of the fleet and of this request.
         let table = call.table(&unwanted.workers)?;
-        let facts = facts::gather(call, &table, number);
+        let facts = Box::new(facts::gather(call, &table, number));
         // 4. and 5. One policy generation for the whole request decides; the answer is checked.
         let decision = decide::decide(call, &facts)?;
         record.decided(&decision.metrics);

@@ -49,7 +49,6 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     let answered = call.app.clock.elapsed();
     let (head, body) = response.into_parts();
     let bytes = dispatch::read(&mut leg, Blame::Prefill, body, &deadline).await?;
-    drop(booking);
     if !head.status.is_success() {
         return Err(refusal(&mut leg, Blame::Prefill, &head, &bytes));
     }
@@ -66,12 +65,16 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     let computed = prompt_tokens.unwrap_or(facts.request.prompt_tokens);
     let cached_tokens = handle.as_ref().and_then(|handle| handle.cached_tokens).unwrap_or(cached_tokens);
     worker.seen().prefilled(computed.saturating_sub(cached_tokens), dispatched, answered);
-    let usable = usable_for(call.pool.config.kv_lease_ms, call.app.config.server.connect_timeout_ms);
+    let lease_ms = call.pool.config.kv_lease_ms;
+    let usable = usable_for(lease_ms, call.app.config.server.connect_timeout_ms);
     let held = handle.map(|handle| {
         let (pool, holder, endpoint) = (call.pool.clone(), worker.clone(), call.request.endpoint);
-        let blocks = Blocks { handle, good_until: answered + usable, pool, holder, endpoint };
+        let kept = Arc::new(worker.hold_handle(&call.app.clock, lease_ms));
+        let blocks = Blocks { handle, good_until: answered + usable, pool, holder, endpoint, kept };
         Held::new(blocks, &call.app.releases)
     });
+    // Only now, with the handle counted: a draining worker is never taken for idle in between.
+    drop(booking);
     Ok(Prefilled { by: worker, held, prompt_tokens, said, took })
 }
 

@@ -74,11 +74,9 @@ async fn decode(
     }
     let (deadline, how) = (Deadline::decode(call), (resend, attempt.number));
     let holder = prefilled.by.clone();
-    let mut turn = Turn::start(attempt, row, booking, leg).prefilled_by(
-        prefilled.by,
-        prefilled.prompt_tokens,
-        prefilled.said,
-    );
+    let mut turn = Turn::start(attempt, row, booking, leg)
+        .prefilled_by(prefilled.by, prefilled.prompt_tokens, prefilled.said)
+        .reads(spent.as_ref().map(Spent::kept));
     let sent = match dispatch::send(call, &mut turn.leg, Blame::Decode, body, how, deadline).await {
         Ok(sent) => sent,
         Err(failed) => {
@@ -152,7 +150,7 @@ fn bind_late(
             fleet: table.fleet.clone(),
             load: table.load(),
             now_ms: call.app.clock.wall_ms(),
-            ..attempt.facts.clone()
+            ..(*attempt.facts).clone()
         };
         if let Some(tokens) = prefilled.prompt_tokens {
             facts.request.prompt_tokens = tokens;

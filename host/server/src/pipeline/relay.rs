@@ -6,11 +6,13 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
+use memchr::memmem::Finder;
 use sluice_core::failure::Failure;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -26,8 +28,9 @@ use crate::upstream::UpstreamBody;
 /// connection is closed.
 const END_AFTER_DONE: Duration = Duration::from_millis(250);
 
-/// Events kept to read usage and finish from at the end: the finish chunk, the usage chunk, and one to spare.
-const LAST_EVENTS_KEPT: usize = 3;
+/// Pieces kept to read usage and finish from at the end: the finish chunk, the usage chunk, and one to spare. Each has
+/// at least one event.
+const LAST_PIECES_KEPT: usize = 3;
 
 /// A stream's body towards the client.
 pub struct Relay(Option<Box<Running>>);
@@ -36,12 +39,13 @@ struct Running {
     upstream: UpstreamBody,
     splitter: Splitter,
     /// Of what came before the client was answered.
-    held_back: Vec<Bytes>,
+    held_back: Bytes,
     /// The request's own end, or the end of the engine's silence, whichever comes first.
     alarm: Pin<Box<Sleep>>,
     deadline: Instant,
     silence_at_most: Duration,
     last_event: Instant,
+    /// Pieces of whole events that came last.
     last: VecDeque<Bytes>,
     done_seen: bool,
     error_seen: bool,
@@ -65,12 +69,12 @@ impl Relay {
         let mut running = Running {
             upstream: opened.body,
             splitter: opened.splitter,
-            held_back: opened.events,
+            held_back: sse::join(opened.events),
             alarm: Box::pin(sleep_until(deadline.min(now + silence_at_most))),
             deadline,
             silence_at_most,
             last_event: now,
-            last: VecDeque::with_capacity(LAST_EVENTS_KEPT + 1),
+            last: VecDeque::with_capacity(LAST_PIECES_KEPT + 1),
             done_seen: false,
             error_seen: false,
             turn,
@@ -112,10 +116,12 @@ impl Body for Relay {
             if running.done_seen {
                 continue;
             }
-            let Ok(events) = running.splitter.push(chunk) else { return Poll::Ready(self.cut(Cut::TooLong)) };
-            if !events.is_empty() {
+            let Ok(whole) = running.splitter.push_whole(chunk) else {
+                return Poll::Ready(self.cut(Cut::TooLong));
+            };
+            if !whole.is_empty() {
                 running.last_event = Instant::now();
-                return Poll::Ready(Some(Ok(Frame::data(running.pass(events)))));
+                return Poll::Ready(Some(Ok(Frame::data(running.pass(whole)))));
             }
         }
     }
@@ -138,9 +144,15 @@ impl Running {
         Poll::Pending
     }
 
-    fn pass(&mut self, events: Vec<Bytes>) -> Bytes {
-        let mut out = Vec::with_capacity(events.len());
-        for event in events {
+    /// What the client gets of a piece of whole events.
+    fn pass(&mut self, whole: Bytes) -> Bytes {
+        if is_plain(&whole) {
+            self.turn.generated(sse::count(&whole) as u32);
+            self.keep(&whole);
+            return whole;
+        }
+        let mut out = Vec::new();
+        for event in sse::events(&whole) {
             let mut event = sse::without_internal(event);
             if let Some(prefilled) = self.turn.prefilled {
                 event = prefilled.in_event(event);
@@ -152,10 +164,7 @@ impl Running {
             } else {
                 self.turn.generated(1);
                 self.error_seen |= tells_failure(&event);
-                self.last.push_back(event.clone());
-                if self.last.len() > LAST_EVENTS_KEPT {
-                    self.last.pop_front();
-                }
+                self.keep(&event);
             }
             out.push(event);
             if self.done_seen {
@@ -166,10 +175,17 @@ impl Running {
         sse::join(out)
     }
 
+    fn keep(&mut self, piece: &Bytes) {
+        if self.last.len() == LAST_PIECES_KEPT {
+            self.last.pop_front();
+        }
+        self.last.push_back(piece.clone());
+    }
+
     /// Usage and finish, from whichever of the last events has them.
     fn answer_end(&self) -> AnswerEnd {
-        self.last.iter().fold(AnswerEnd::default(), |end, event| {
-            let Some(Ok(members)) = sse::payload(event).map(Members::parse) else { return end };
+        self.last.iter().flat_map(sse::events).fold(AnswerEnd::default(), |end, event| {
+            let Some(Ok(members)) = sse::payload(&event).map(Members::parse) else { return end };
             let later = answer_end(&members);
             AnswerEnd {
                 prompt_tokens: later.prompt_tokens.or(end.prompt_tokens),
@@ -178,6 +194,13 @@ impl Running {
             }
         })
     }
+}
+
+/// Whether nothing in a piece can need a second look: most of a stream is passed on at the price of a search.
+fn is_plain(whole: &[u8]) -> bool {
+    static MARKS: LazyLock<[Finder<'static>; 4]> =
+        LazyLock::new(|| ["_transfer_params", "cached_tokens", "error", "[DONE]"].map(Finder::new));
+    MARKS.iter().all(|mark| mark.find(whole).is_none())
 }
 
 impl Relay {

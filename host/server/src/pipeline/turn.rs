@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 use sluice_core::default_policy;
-use sluice_core::facts::{Facts, Finish, Row, TurnEnd};
+use sluice_core::facts::{Facts, Finish, Row, TurnEnd, ability};
 use sluice_core::failure::Failure;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
@@ -16,7 +16,7 @@ use super::decide::Decision;
 use crate::admission::Place;
 use crate::app::App;
 use crate::clock::millis;
-use crate::fleet::{Booking, Leg, Pool, Worker};
+use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::request::Endpoint;
@@ -153,7 +153,7 @@ pub(super) struct Turn {
     pub app: Arc<App>,
     pub pool: Arc<Pool>,
     pub decision: Decision,
-    pub facts: Facts,
+    pub facts: Box<Facts>,
     pub decode: Row,
     pub prefill: Arc<Worker>,
     pub booking: Booking,
@@ -163,6 +163,8 @@ pub(super) struct Turn {
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     disaggregated: bool,
+    /// Of a prefill worker's blocks, until they are read.
+    kept: Option<Arc<HandleGuard>>,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
@@ -195,6 +197,7 @@ impl Turn {
             decode,
             prefill: booking.worker().clone(),
             disaggregated: false,
+            kept: None,
             prefilled: None,
             prompt_tokens: None,
             booking,
@@ -221,8 +224,14 @@ impl Turn {
         Self { prefill, prompt_tokens, disaggregated: true, prefilled, ..self }
     }
 
+    /// Decode reads the blocks of this handle.
+    pub fn reads(self, kept: Option<Arc<HandleGuard>>) -> Self {
+        Self { kept, ..self }
+    }
+
     /// The first event of a stream is on its way.
     pub fn first_token(&mut self) {
+        self.blocks_read();
         let now = self.app.clock.elapsed();
         self.first_token = Some(now);
         self.trail.note(|story, now| story.first_token = Some(now));
@@ -260,8 +269,16 @@ impl Turn {
         self.decision.metrics.phase(phase, spent);
     }
 
+    /// Decode has begun to answer, so it has what the handle names.
+    fn blocks_read(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            kept.over();
+        }
+    }
+
     /// The answer is whole.
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
+        self.blocks_read();
         record.set(Outcome::Ok);
         self.leg.went_well();
         let output_tokens = end.output_tokens.unwrap_or(self.generated);
@@ -309,12 +326,15 @@ impl Turn {
         self.booking.worker().seen().decode_step.observe(took_ms, f64::from(steps), now);
     }
 
-    /// Asks the policy what becomes of the turn's KV. No engine holds blocks for us yet, so the answer is
-    /// checked and acts later.
+    /// Asks the policy what becomes of the turn's KV, where the decode worker can keep it at all. No pool of this
+    /// version can, so the answer is checked, and acts later.
     fn retain(&mut self, prompt_tokens: u32, output_tokens: u32, finish: Finish) {
         let Some(policy) = &self.decision.loaded else { return };
+        if self.leg.worker().abilities & ability::GIVES_BACK == 0 {
+            return;
+        }
         let end = TurnEnd {
-            facts: std::mem::take(&mut self.facts),
+            facts: std::mem::take(&mut *self.facts),
             decode: self.decode,
             held_tokens: prompt_tokens.saturating_add(output_tokens).saturating_sub(1),
             output_tokens,

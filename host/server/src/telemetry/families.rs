@@ -83,9 +83,15 @@ pub(super) struct Workers {
     pub breaker_opened: Counters<2>,
     pub breaker_open: Gauges<2>,
     pub up: Gauges<3>,
+    pub draining: Gauges<2>,
+    pub handles: Gauges<2>,
+    pub safe_to_stop: Gauges<2>,
     pub requests: Gauges<2>,
     pub prefill_backlog: Gauges<2>,
     pub kv_blocks_free: Gauges<2>,
+    pub kv_probes: Counters<2>,
+    pub kv_pair_moves: Gauges<3>,
+    pub kv_pool_moves: Gauges<1>,
     pub prefill_rate: Figures<2>,
     pub decode_step: Figures<2>,
 }
@@ -155,12 +161,25 @@ impl Workers {
             breaker_opened: new.metric("worker_breaker_opened", "Times that a worker was found to fail"),
             breaker_open: new.metric("worker_breaker_open", "1 while a worker is spared"),
             up: new.metric("worker_up", "1 while a worker takes work"),
+            draining: new.metric("worker_draining", "1 while a worker was told to take no new work"),
+            handles: new.metric("worker_handles", "KV handles that a worker keeps blocks for"),
+            safe_to_stop: new.metric(
+                "worker_safe_to_stop",
+                "1 once a draining worker has no request, and no blocks to be read",
+            ),
             requests: new.metric("worker_requests", "Requests of this host on a worker"),
             prefill_backlog: new.metric(
                 "worker_prefill_backlog_tokens",
                 "Prompt tokens of this host's requests that a worker has still to prefill",
             ),
             kv_blocks_free: new.metric("worker_kv_blocks_free", "KV blocks free at the last scrape"),
+            kv_probes: new.metric("kv_probes", "Probes of whether KV moves, by pool and what they showed"),
+            kv_pair_moves: new
+                .metric("kv_moves", "1 if KV moves between two workers, 0 if not, -1 if not known"),
+            kv_pool_moves: new.metric(
+                "pool_kv_moves",
+                "1 if a pool's KV moves, 0 if not between some pair, -1 if not known",
+            ),
             prefill_rate: new
                 .metric("worker_prefill_tokens_per_second", "Measured prefill rate, 0 while unmeasured"),
             decode_step: new.metric(

@@ -8,6 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sluice_core::facts::Role;
+use sluice_core::kv_proof::Verdict;
 
 use super::families::{Policies, Requests, Spans, Tls, Workers};
 use super::pool_metrics::{NONE, PoolMetrics};
@@ -102,6 +103,19 @@ impl Metrics {
     pub fn sessions(&self, count: usize, evictions: usize) {
         self.requests.sessions.set(i64::try_from(count).unwrap_or(i64::MAX));
         self.requests.session_evictions.inner().store(evictions as u64, Ordering::Relaxed);
+    }
+
+    /// A probe of whether KV moves from one worker to another ended.
+    pub fn kv_probe(&self, pool: &str, prefill: &str, decode: &str, verdict: Verdict) {
+        let labels = [("pool", pool.into()), ("outcome", verdict.name().into())];
+        self.workers.kv_probes.get_or_create(&labels).inc();
+        let labels = [("pool", pool.into()), ("prefill", prefill.into()), ("decode", decode.into())];
+        self.workers.kv_pair_moves.get_or_create(&labels).set(verdict.figure());
+    }
+
+    /// Whether a pool's KV moves.
+    pub fn kv_moves(&self, pool: &str, verdict: Verdict) {
+        self.workers.kv_pool_moves.get_or_create(&[("pool", pool.into())]).set(verdict.figure());
     }
 
     /// Registers metrics that are kept elsewhere.

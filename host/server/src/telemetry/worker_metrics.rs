@@ -18,6 +18,9 @@ pub struct WorkerMetrics {
     failures: Counted<Failure>,
     breaker_opened: Counter,
     up: Gauge,
+    draining: Gauge,
+    handles: Gauge,
+    safe_to_stop: Gauge,
     breaker_open: Gauge,
     requests: Gauge,
     prefill_backlog: Gauge,
@@ -38,6 +41,9 @@ impl WorkerMetrics {
             breaker_opened: families.breaker_opened.get_or_create_owned(&labels),
             breaker_open: families.breaker_open.get_or_create_owned(&labels),
             up: families.up.get_or_create_owned(&with("role", role.name().to_owned())),
+            draining: families.draining.get_or_create_owned(&labels),
+            handles: families.handles.get_or_create_owned(&labels),
+            safe_to_stop: families.safe_to_stop.get_or_create_owned(&labels),
             requests: families.requests.get_or_create_owned(&labels),
             prefill_backlog: families.prefill_backlog.get_or_create_owned(&labels),
             kv_blocks_free: families.kv_blocks_free.get_or_create_owned(&labels),
@@ -64,6 +70,9 @@ impl WorkerMetrics {
     /// What is known of the worker now.
     pub fn seen(&self, worker: &WorkerStatus) {
         self.up.set(i64::from(worker.state == State::Up));
+        self.draining.set(worker.draining.into());
+        self.handles.set(worker.handles.into());
+        self.safe_to_stop.set(worker.safe_to_stop.into());
         self.breaker_open.set(i64::from(worker.breaker_open));
         self.requests.set(worker.booked.requests.into());
         self.prefill_backlog.set(worker.booked.prefill_tokens.into());

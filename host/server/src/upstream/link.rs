@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 
 use super::causes;
 use super::idle::Idle;
+use super::quiet::QuietPoll;
 use crate::http::segments::Segments;
 use crate::tls::MaybeTls;
 
@@ -31,6 +32,7 @@ pub(super) struct Link {
     connection: Connection<TokioIo<MaybeTls>, Segments>,
     /// The connection's own future is done: it must not be polled again.
     closed: bool,
+    quiet: QuietPoll,
 }
 
 impl fmt::Debug for Link {
@@ -44,7 +46,7 @@ impl Link {
     pub async fn over(stream: MaybeTls) -> Result<Self, String> {
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| causes(&error))?;
-        Ok(Self { sender, connection, closed: false })
+        Ok(Self { sender, connection, closed: false, quiet: QuietPoll::default() })
     }
 
     /// Whether the next request can go out on it, as far as this side knows.
@@ -58,22 +60,28 @@ impl Link {
     }
 
     fn drive(&mut self, context: &mut Context<'_>) {
-        // An error of the connection reaches whoever waits for the answer or its body.
-        if !self.closed && Pin::new(&mut self.connection).poll(context).is_ready() {
-            self.closed = true;
-        }
+        let _: Poll<()> = self.drive_for(context, |_| Poll::Pending);
+    }
+
+    /// Polls the connection, and then whoever waits for something of it. An error of the connection reaches them.
+    fn drive_for<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        mut waiting: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        let Self { connection, closed, quiet, .. } = self;
+        quiet.poll(context, |context| {
+            if !*closed && Pin::new(&mut *connection).poll(context).is_ready() {
+                *closed = true;
+            }
+            waiting(context)
+        })
     }
 
     /// Sends a request and waits for the answer's head.
     pub async fn exchange(&mut self, request: Request<Segments>) -> Result<Response<Incoming>, Broke> {
         let mut answer = pin!(self.sender.try_send_request(request));
-        let (connection, closed) = (&mut self.connection, &mut self.closed);
-        let answered = poll_fn(|context| {
-            if !*closed && Pin::new(&mut *connection).poll(context).is_ready() {
-                *closed = true;
-            }
-            answer.as_mut().poll(context)
-        });
+        let answered = poll_fn(|context| self.drive_for(context, |context| answer.as_mut().poll(context)));
         answered.await.map_err(|mut error| match error.take_message() {
             Some(request) => Broke::Unsent(Box::new(request)),
             None => Broke::Sent(causes(error.error())),
@@ -118,13 +126,11 @@ impl Body for UpstreamBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let mut polled = Pin::new(&mut self.incoming).poll_frame(context);
-        if polled.is_pending()
-            && let Some(link) = &mut self.link
-        {
-            link.drive(context);
-            polled = Pin::new(&mut self.incoming).poll_frame(context);
-        }
+        let Self { incoming, link, .. } = &mut *self;
+        let polled = match link {
+            Some(link) => link.drive_for(context, |context| Pin::new(&mut *incoming).poll_frame(context)),
+            None => Pin::new(incoming).poll_frame(context),
+        };
         if matches!(polled, Poll::Ready(None)) {
             self.over(context);
         }

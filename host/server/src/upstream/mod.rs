@@ -7,6 +7,7 @@
 mod connect;
 mod idle;
 mod link;
+mod quiet;
 
 use std::sync::Arc;
 use std::time::Duration;

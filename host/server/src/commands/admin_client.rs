@@ -1,0 +1,52 @@
+//! Asking a running host's admin listener.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long a command waits for the host.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest answer of the admin API read, in bytes.
+const ADMIN_ANSWER_BYTES_AT_MOST: u64 = 8 * 1024 * 1024;
+
+/// One GET.
+pub fn get<T: serde::de::DeserializeOwned>(admin: SocketAddr, path: &str) -> Result<T, String> {
+    read(admin, &ask(admin, "GET", path)?)
+}
+
+/// One POST without a body.
+pub fn post<T: serde::de::DeserializeOwned>(admin: SocketAddr, path: &str) -> Result<T, String> {
+    read(admin, &ask(admin, "POST", path)?)
+}
+
+fn read<T: serde::de::DeserializeOwned>(admin: SocketAddr, body: &str) -> Result<T, String> {
+    serde_json::from_str(body).map_err(|error| format!("{admin} is no Sluice admin API: {error}"))
+}
+
+/// HTTP/1.0: no keep-alive and no chunks, so the body is what follows the blank line.
+fn ask(admin: SocketAddr, method: &str, path: &str) -> Result<String, String> {
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&admin, ADMIN_TIMEOUT)?;
+        stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
+        write!(stream, "{method} {path} HTTP/1.0\r\nHost: {admin}\r\nContent-Length: 0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.take(ADMIN_ANSWER_BYTES_AT_MOST).read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let cure = "is the host running? Its admin address is server.admin_listen; pass another with --admin";
+    let answer = exchange().map_err(|error| format!("cannot ask {admin}: {error}\n  cure: {cure}"))?;
+    let (head, body) =
+        answer.split_once("\r\n\r\n").ok_or_else(|| format!("{admin} answered what is no HTTP"))?;
+    let status = head.lines().next().unwrap_or_default();
+    if status.contains(" 200 ") {
+        return Ok(body.to_owned());
+    }
+    Err(told(body).unwrap_or_else(|| format!("{admin}: {path} answered {status:?}")))
+}
+
+/// The host's own words.
+fn told(body: &str) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_str(body).ok()?;
+    body["error"]["message"].as_str().map(str::to_owned)
+}

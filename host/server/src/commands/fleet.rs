@@ -1,0 +1,219 @@
+//! `sluice fleet` and `sluice drain`: the workers of a running host, and taking one out.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{BAD_INPUT, admin_client, complain, say};
+use crate::admin_workers;
+use crate::cli::{Drain, FleetArgs};
+use crate::text_table::TextTable;
+
+/// Between looks at a worker that drains.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How long `drain --wait` waits: longer than any answer that is still wanted.
+const DRAIN_WAITED_FOR_AT_MOST: Duration = Duration::from_secs(3_600);
+
+#[derive(Debug, Deserialize)]
+struct Listing {
+    pools: Vec<Pool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Pool {
+    name: String,
+    serves: bool,
+    #[serde(default)]
+    note: Option<String>,
+    workers: Vec<Worker>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Worker {
+    name: String,
+    role: String,
+    state: String,
+    draining: bool,
+    safe_to_stop: bool,
+    handles: u32,
+    booked: Booked,
+    engine_running: u32,
+    engine_waiting: u32,
+    prefill_tokens_per_s: f32,
+    decode_step_ms: f32,
+    last_error: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Booked {
+    requests: u32,
+    prefill_tokens: u32,
+}
+
+/// What an order answers.
+#[derive(Debug, Deserialize)]
+struct Ordered {
+    draining: bool,
+    requests: u32,
+    handles: u32,
+    safe_to_stop: bool,
+}
+
+/// Prints the workers.
+pub fn run(args: &FleetArgs) -> ExitCode {
+    match admin_client::get::<Listing>(args.admin, "/admin/fleet") {
+        Ok(listing) => {
+            say(&shown(&listing));
+            ExitCode::SUCCESS
+        }
+        Err(message) => failed(&message),
+    }
+}
+
+fn failed(message: &str) -> ExitCode {
+    complain(message);
+    ExitCode::FAILURE
+}
+
+fn shown(listing: &Listing) -> String {
+    let mut table = TextTable::new(&[
+        "worker", "role", "state", "requests", "handles", "backlog", "tokens/s", "ms/token", "engine", "note",
+    ]);
+    for (pool, worker) in listing.pools.iter().flat_map(|pool| pool.workers.iter().map(move |w| (pool, w))) {
+        let measured = |figure: f32, digits: usize| match figure {
+            0.0 => "-".to_owned(),
+            figure => format!("{figure:.digits$}"),
+        };
+        table.row([
+            format!("{}/{}", pool.name, worker.name),
+            worker.role.clone(),
+            state(worker),
+            worker.booked.requests.to_string(),
+            worker.handles.to_string(),
+            worker.booked.prefill_tokens.to_string(),
+            measured(worker.prefill_tokens_per_s, 0),
+            measured(worker.decode_step_ms, 1),
+            format!("{} running, {} waiting", worker.engine_running, worker.engine_waiting),
+            worker.last_error.clone().unwrap_or_default(),
+        ]);
+    }
+    let mut out = table.to_string();
+    for pool in &listing.pools {
+        if let Some(note) = &pool.note {
+            let serves = if pool.serves { "serves" } else { "does not serve" };
+            out.push_str(&format!("\npool {} {serves}: {note}", pool.name));
+        }
+    }
+    out
+}
+
+fn state(worker: &Worker) -> String {
+    match (worker.draining, worker.safe_to_stop) {
+        (false, _) => worker.state.clone(),
+        (true, false) => format!("{}, draining", worker.state),
+        (true, true) => format!("{}, safe to stop", worker.state),
+    }
+}
+
+/// Lets a worker drain, or take work again.
+pub fn drain(args: &Drain) -> ExitCode {
+    let Some((pool, worker)) = args.worker.split_once('/') else {
+        complain(&format!("{:?} is no worker: write POOL/WORKER, as `sluice fleet` lists them", args.worker));
+        return ExitCode::from(BAD_INPUT);
+    };
+    if !admin_workers::can_be_names(pool, worker) {
+        complain(&format!("{:?} is no POOL/WORKER: names are letters, digits, - _ and .", args.worker));
+        return ExitCode::from(BAD_INPUT);
+    }
+    let order = if args.undo { "undrain" } else { "drain" };
+    let path = format!("{}{pool}/{worker}/{order}", admin_workers::PREFIX);
+    match admin_client::post::<Ordered>(args.admin, &path) {
+        Ok(ordered) if args.wait && !args.undo => wait(args, &ordered, &path),
+        Ok(ordered) => {
+            say(&told(&args.worker, &ordered));
+            ExitCode::SUCCESS
+        }
+        Err(message) => failed(&message),
+    }
+}
+
+fn told(worker: &str, ordered: &Ordered) -> String {
+    if !ordered.draining {
+        return format!("{worker} takes work");
+    }
+    if ordered.safe_to_stop {
+        return format!("{worker} is safe to stop");
+    }
+    let counted = |count: u32, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let (requests, handles) = (counted(ordered.requests, "request"), counted(ordered.handles, "live handle"));
+    format!("{worker} is draining: {requests}, {handles}")
+}
+
+/// The order changes nothing when it is given again, and its answer tells how far it is.
+fn wait(args: &Drain, ordered: &Ordered, path: &str) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&format!("cannot start the runtime: {error}")),
+    };
+    let mut shown = String::new();
+    let mut text = told(&args.worker, ordered);
+    let mut safe = ordered.safe_to_stop;
+    let looks = DRAIN_WAITED_FOR_AT_MOST.as_millis() / LOOK_EVERY.as_millis();
+    for _ in 0..looks {
+        if safe {
+            say(&text);
+            return ExitCode::SUCCESS;
+        }
+        if text != shown {
+            complain(&text);
+            shown.clone_from(&text);
+        }
+        runtime.block_on(async { tokio::time::sleep(LOOK_EVERY).await });
+        match admin_client::post::<Ordered>(args.admin, path) {
+            Ok(ordered) => (text, safe) = (told(&args.worker, &ordered), ordered.safe_to_stop),
+            Err(message) => return failed(&message),
+        }
+    }
+    failed(&format!("after {} s {text}", DRAIN_WAITED_FOR_AT_MOST.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_line_up() {
+        let listing: Listing = serde_json::from_value(serde_json::json!({"pools": [{
+            "name": "main", "serves": true, "note": "KV does not move", "workers": [
+                {"name": "prefill-0", "role": "prefill", "state": "up", "draining": true, "handles": 2,
+                 "booked": {"requests": 1, "prefill_tokens": 900}, "prefill_tokens_per_s": 5120.4},
+                {"name": "decode-0", "role": "decode", "state": "up", "draining": true, "safe_to_stop": true,
+                 "booked": {"requests": 0, "prefill_tokens": 0}},
+            ],
+        }]}))
+        .expect("a listing");
+        assert_eq!(
+            shown(&listing),
+            "worker          role     state             requests  handles  backlog  tokens/s  ms/token  engine                note\n\
+             main/prefill-0  prefill  up, draining      1         2        900      5120      -         0 running, 0 waiting\n\
+             main/decode-0   decode   up, safe to stop  0         0        0        -         -         0 running, 0 waiting\n\
+             pool main serves: KV does not move"
+        );
+    }
+
+    #[test]
+    fn how_far_a_drain_is_is_told() {
+        let ordered =
+            |draining, requests, handles, safe_to_stop| Ordered { draining, requests, handles, safe_to_stop };
+        for (ordered, expected) in [
+            (ordered(false, 3, 0, false), "p takes work"),
+            (ordered(true, 1, 2, false), "p is draining: 1 request, 2 live handles"),
+            (ordered(true, 0, 0, true), "p is safe to stop"),
+        ] {
+            assert_eq!(told("p", &ordered), expected);
+        }
+    }
+}

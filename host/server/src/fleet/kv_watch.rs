@@ -1,0 +1,214 @@
+//! Proving, while the host serves, that KV really moves: one task a pull pool probes its pairs and writes what it
+//! finds for `/ready`, metrics and the log. Nothing waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use sluice_core::facts::Role;
+use sluice_core::health::State;
+use sluice_core::kv_proof::{self, Last, Outcome, Verdict};
+use sluice_core::load::Share;
+use tokio::task::JoinSet;
+
+use super::{Booking, Fleet, Pool, Worker};
+use crate::clock::millis;
+use crate::config::PoolMode;
+use crate::ids::Ids;
+use crate::kv_probe::{Prober, Proof};
+use crate::telemetry::Telemetry;
+use crate::upstream::Upstream;
+
+/// Between looks for a pair that is to be probed.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What is known of whether a pool's KV moves.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KvState {
+    /// Of the pool.
+    pub verdict: Verdict,
+    /// Of each pair that was probed.
+    pub pairs: Vec<PairState>,
+}
+
+/// What is known of a pair.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PairState {
+    /// Name of the prefill worker.
+    pub prefill: String,
+    /// Name of the decode worker.
+    pub decode: String,
+    /// In one word.
+    pub verdict: Verdict,
+    /// What the last probe showed.
+    pub what: String,
+    /// What to do about it.
+    pub cure: Option<&'static str>,
+}
+
+impl Default for KvState {
+    fn default() -> Self {
+        Self { verdict: Verdict::Unproven, pairs: Vec::new() }
+    }
+}
+
+impl KvState {
+    /// What is amiss, for people.
+    pub fn note(&self) -> Option<String> {
+        let pair = self.pairs.iter().find(|pair| pair.verdict == Verdict::NotMoved)?;
+        Some(format!(
+            "KV does not move from {:?} to {:?}: {}. Answers are right, only slow",
+            pair.prefill, pair.decode, pair.what
+        ))
+    }
+}
+
+/// Starts a task for each pull pool that is to be probed. Dropping the set ends them.
+pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for pool in fleet.pools().iter().filter(|pool| pool.is_probed_for_kv()) {
+        let watch = Watch {
+            pool: pool.clone(),
+            upstream: upstream.clone(),
+            telemetry: telemetry.clone(),
+            ids: Ids::default(),
+        };
+        tasks.spawn(watch.run());
+    }
+    tasks
+}
+
+impl Pool {
+    /// Whether the host probes this pool.
+    pub fn is_probed_for_kv(&self) -> bool {
+        self.config.mode == PoolMode::Pull && self.config.probe_kv
+    }
+}
+
+/// A pair that could be probed now.
+struct Pair {
+    prefill: Arc<Worker>,
+    decode: Arc<Worker>,
+    incarnations: (u32, u32),
+}
+
+impl Pair {
+    fn key(&self) -> Key {
+        (self.prefill.id, self.decode.id)
+    }
+}
+
+type Key = (u64, u64);
+
+struct Watch {
+    pool: Arc<Pool>,
+    upstream: Upstream,
+    telemetry: Arc<Telemetry>,
+    ids: Ids,
+}
+
+impl Watch {
+    async fn run(self) {
+        let mut known: BTreeMap<Key, (Last, Outcome)> = BTreeMap::new();
+        loop {
+            let pairs = self.pairs();
+            // What is no pair any more is forgotten, so the map is bounded by the pairs.
+            known.retain(|key, _| pairs.iter().any(|pair| pair.key() == *key));
+            self.publish(&pairs, &known);
+            let now_ms = millis(self.pool.now());
+            let due = pairs.iter().find(|pair| {
+                let last = known.get(&pair.key()).map(|(last, _)| last);
+                kv_proof::is_due(last, pair.incarnations, now_ms)
+            });
+            let Some(pair) = due else {
+                tokio::time::sleep(LOOK_EVERY).await;
+                continue;
+            };
+            let outcome = self.probe(pair).await;
+            self.tell(pair, &outcome, known.get(&pair.key()).map(|(last, _)| last.verdict));
+            let last = Last {
+                verdict: outcome.verdict(),
+                at_ms: millis(self.pool.now()),
+                incarnations: pair.incarnations,
+            };
+            known.insert(pair.key(), (last, outcome));
+        }
+    }
+
+    /// Pairs of workers that are up and take work, the same ones while those do not change.
+    fn pairs(&self) -> Vec<Pair> {
+        let open = |role| -> Vec<(Arc<Worker>, u32)> {
+            let workers = self.pool.workers.iter().filter(|worker| worker.role == role);
+            let open = workers.filter_map(|worker| {
+                let seen = worker.seen();
+                let is_open = seen.health.state == State::Up && seen.draining_since.is_none();
+                is_open.then(|| (worker.clone(), seen.incarnation))
+            });
+            open.collect()
+        };
+        let (prefills, decodes) = (open(Role::Prefill), open(Role::Decode));
+        let pairs = kv_proof::pairs(prefills.len(), decodes.len()).into_iter();
+        pairs
+            .map(|(prefill, decode)| {
+                let ((prefill, first), (decode, second)) = (&prefills[prefill], &decodes[decode]);
+                Pair { prefill: prefill.clone(), decode: decode.clone(), incarnations: (*first, *second) }
+            })
+            .collect()
+    }
+
+    async fn probe(&self, pair: &Pair) -> Outcome {
+        // Draining workers wait for the probe as for any request.
+        let share = Share { requests: 1, ..Share::default() };
+        let _booked = [&pair.prefill, &pair.decode].map(|worker| Booking::new(worker.clone(), share));
+        let kept = pair.prefill.hold_handle(self.pool.clock(), self.pool.config.kv_lease_ms);
+        let headers = self.pool.own_headers();
+        let prober = Prober { upstream: &self.upstream, clock: &**self.pool.clock(), headers: &headers };
+        let (config, id) = (&self.pool.config, self.ids.next());
+        let Proof { outcome, blocks_left, .. } =
+            prober.pair(config, &pair.prefill.url, &pair.decode.url, id).await;
+        if !blocks_left {
+            kept.over();
+        }
+        outcome
+    }
+
+    fn tell(&self, pair: &Pair, outcome: &Outcome, before: Option<Verdict>) {
+        let (pool, verdict) = (&self.pool.config.name, outcome.verdict());
+        let (prefill, decode) = (&pair.prefill.name, &pair.decode.name);
+        self.telemetry.metrics.kv_probe(pool, prefill, decode, verdict);
+        if before == Some(verdict) {
+            return;
+        }
+        let cure = outcome.cure().unwrap_or_default();
+        match verdict {
+            Verdict::Moved => tracing::info!(pool, prefill, decode, "KV moves: {outcome}"),
+            Verdict::NotMoved => tracing::error!(
+                pool,
+                prefill,
+                decode,
+                "KV DOES NOT MOVE, decode computes prompts again: {outcome}. Cure: {cure}"
+            ),
+            Verdict::Unproven => {
+                tracing::warn!(pool, prefill, decode, "not known whether KV moves: {outcome}. Cure: {cure}");
+            }
+        }
+    }
+
+    fn publish(&self, pairs: &[Pair], known: &BTreeMap<Key, (Last, Outcome)>) {
+        let states = pairs.iter().map(|pair| {
+            let outcome = known.get(&pair.key()).map(|(_, outcome)| outcome);
+            PairState {
+                prefill: pair.prefill.name.clone(),
+                decode: pair.decode.name.clone(),
+                verdict: outcome.map_or(Verdict::Unproven, Outcome::verdict),
+                what: outcome.map_or_else(|| "not probed yet".to_owned(), Outcome::to_string),
+                cure: outcome.and_then(Outcome::cure),
+            }
+        });
+        let pairs: Vec<_> = states.collect();
+        let verdict = Verdict::of_pairs(pairs.iter().map(|pair| pair.verdict));
+        self.telemetry.metrics.kv_moves(&self.pool.config.name, verdict);
+        self.pool.set_kv(KvState { verdict, pairs });
+    }
+}

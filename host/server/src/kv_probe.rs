@@ -1,0 +1,283 @@
+//! A probe pair: one small request of our own through a prefill and a decode engine, and what their counters say of
+//! it. It is no client's request: it goes past policies, sessions and request metrics.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sluice_core::kv_proof::{self, Answered, Counters, Doubt, NotMoved, Outcome, Part, Verdict};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::clock::Clock;
+use crate::config::{Pool, WorkerUrl};
+use crate::fleet::scrape::{self, EngineMetrics};
+use crate::handle::{Handle, HandleError};
+use crate::http::body;
+use crate::http::members::Members;
+use crate::http::segments::Segments;
+use crate::ids::RequestId;
+use crate::pipeline::REQUEST_ID_HEADER;
+use crate::upstream::{Upstream, UpstreamError};
+
+/// How long one leg may take: a cold handshake between engines takes seconds, a prompt of three blocks none.
+pub const LEG_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long `/metrics` may take.
+const SCRAPE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Engines count a request when its last step is done, a little after its answer: how long that is waited for.
+const COUNTED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Between two looks at the counters.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The longest answer to a probe read, in bytes: a handle of 2 MiB, with room.
+const ANSWER_BYTES_AT_MOST: usize = 4 * 1024 * 1024;
+
+/// The longest message of an engine kept, in characters: it stands in tables and logs.
+const ENGINE_WORDS_AT_MOST: usize = 200;
+
+/// Sends probes.
+#[derive(Clone, Copy)]
+pub struct Prober<'a> {
+    /// Connections to engines.
+    pub upstream: &'a Upstream,
+    /// Times legs.
+    pub clock: &'a dyn Clock,
+    /// What the pool's engines ask for of each request.
+    pub headers: &'a HeaderMap,
+}
+
+/// What a probe showed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Proof {
+    /// Whether KV moved.
+    pub outcome: Outcome,
+    /// What the prefill engine's handle says of it.
+    pub holder: Option<Holder>,
+    /// Whether the prefill engine may keep blocks that nobody read, until their lease ends.
+    #[serde(skip)]
+    pub blocks_left: bool,
+}
+
+/// What a handle tells of the engine that gave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Anew at each start of the engine.
+    pub remote_engine_id: String,
+    /// `pull` or `push`; older engines do not say.
+    #[serde(default)]
+    pub transfer_mode: Option<String>,
+    /// Tensor parallelism.
+    #[serde(default)]
+    pub tp_size: Option<u32>,
+}
+
+struct Prefilled {
+    handle: Handle,
+    prompt_tokens: u32,
+}
+
+impl Prober<'_> {
+    /// Probes one pair, within twice [`LEG_WITHIN`] and some seconds.
+    pub async fn pair(&self, pool: &Pool, prefill: &WorkerUrl, decode: &WorkerUrl, id: RequestId) -> Proof {
+        let mut proof =
+            Proof { outcome: Outcome::Unproven(Doubt::NoMetric), holder: None, blocks_left: false };
+        proof.outcome = match self.legs(pool, prefill, decode, id, &mut proof).await {
+            Ok(outcome) | Err(outcome) => outcome,
+        };
+        // Decode that answered and counted has read the blocks; of any other it is not known.
+        proof.blocks_left = proof.holder.is_some() && proof.outcome.verdict() != Verdict::Moved;
+        proof
+    }
+
+    async fn legs(
+        &self,
+        pool: &Pool,
+        prefill: &WorkerUrl,
+        decode: &WorkerUrl,
+        id: RequestId,
+        proof: &mut Proof,
+    ) -> Result<Outcome, Outcome> {
+        let prompt = kv_proof::prompt(id.nonce(), pool.block_tokens);
+        // Looked at first: a decode engine that cannot be reached costs no blocks on the other.
+        let before = self.metrics(decode).await.map_err(unreachable(Part::Decode))?;
+        let text = self.prefill_leg(pool, prefill, &prompt, id).await?;
+        let members = Members::parse(&text).map_err(|_| no_sense(Part::Prefill))?;
+        proof.holder = members.read("kv_transfer_params").ok().flatten();
+        let Prefilled { handle, prompt_tokens } = prefilled(&members)?;
+        let started = self.clock.elapsed();
+        self.decode_leg(pool, decode, &prompt, handle, id).await?;
+        let took_ms =
+            u32::try_from(self.clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u32::MAX);
+        let answered = |after| Answered {
+            prompt_tokens,
+            block_tokens: pool.block_tokens,
+            took_ms,
+            before: before.counters(),
+            after,
+        };
+        let deadline = Instant::now() + COUNTED_WITHIN;
+        loop {
+            let after = self.metrics(decode).await.map_err(unreachable(Part::Decode))?;
+            let outcome = kv_proof::judge(&answered(after.counters()));
+            if outcome.verdict() == Verdict::Moved || Instant::now() >= deadline {
+                return Ok(outcome);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn prefill_leg(
+        &self,
+        pool: &Pool,
+        worker: &WorkerUrl,
+        prompt: &str,
+        id: RequestId,
+    ) -> Result<Bytes, Outcome> {
+        let body = json!({
+            "model": pool.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": false,
+            "kv_transfer_params": {"do_remote_decode": true, "do_remote_prefill": false},
+        });
+        match timeout(LEG_WITHIN, self.post(worker, "/v1/completions", body.to_string(), id)).await {
+            Ok(Ok((status, text))) if status.is_success() => Ok(text),
+            Ok(Ok((status, text))) => Err(Outcome::Unproven(Doubt::Refused {
+                part: Part::Prefill,
+                status: status.as_u16(),
+                message: engine_words(&text),
+            })),
+            Ok(Err(error)) => Err(unreachable(Part::Prefill)(error)),
+            Err(_) => Err(Outcome::Unproven(Doubt::NoAnswer { part: Part::Prefill, waited_ms: waited_ms() })),
+        }
+    }
+
+    async fn decode_leg(
+        &self,
+        pool: &Pool,
+        worker: &WorkerUrl,
+        prompt: &str,
+        handle: Handle,
+        id: RequestId,
+    ) -> Result<(), Outcome> {
+        let body = json!({
+            "model": pool.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": false,
+        })
+        .to_string();
+        let members = Members::parse(body.as_bytes()).map_err(|_| no_sense(Part::Decode))?;
+        let body = members.write(&[], &[("kv_transfer_params", handle.json())]);
+        match timeout(LEG_WITHIN, self.post(worker, "/v1/completions", body, id)).await {
+            Ok(Ok((status, text))) if status.is_success() => match Members::parse(&text) {
+                Ok(members) if members.get("choices").is_some() && members.get("error").is_none() => Ok(()),
+                _ => Err(no_sense(Part::Decode)),
+            },
+            // A key that is missing, a model that is another: nothing that has to do with KV.
+            Ok(Ok((status, text))) => {
+                let (status, message) = (status.as_u16(), engine_words(&text));
+                Err(match status {
+                    401 | 403 | 404 | 429 | 503 => {
+                        Outcome::Unproven(Doubt::Refused { part: Part::Decode, status, message })
+                    }
+                    _ => Outcome::NotMoved(NotMoved::DecodeFailed { status, message }),
+                })
+            }
+            Ok(Err(error)) => Err(unreachable(Part::Decode)(error)),
+            Err(_) => Err(self.silent(worker).await),
+        }
+    }
+
+    /// An engine with requests waiting for a place may answer yet; one without waits for KV that does not come.
+    async fn silent(&self, decode: &WorkerUrl) -> Outcome {
+        let waited_ms = waited_ms();
+        match self.metrics(decode).await {
+            // The probe itself may wait for its blocks.
+            Ok(metrics) if metrics.waiting <= 1 => Outcome::NotMoved(NotMoved::DecodeSilent { waited_ms }),
+            _ => Outcome::Unproven(Doubt::NoAnswer { part: Part::Decode, waited_ms }),
+        }
+    }
+
+    /// An engine's `/metrics`.
+    pub async fn metrics(&self, worker: &WorkerUrl) -> Result<EngineMetrics, String> {
+        let asked =
+            self.upstream.send(Method::GET, worker, "/metrics", Segments::default(), self.headers.clone());
+        let read = async {
+            let response = asked.await.map_err(|error| error.to_string())?;
+            let text = body::read(response.into_body(), ANSWER_BYTES_AT_MOST).await;
+            let text = text.map_err(|error| error.to_string())?;
+            scrape::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.to_string())
+        };
+        let late = || format!("/metrics gave no answer within {} ms", SCRAPE_WITHIN.as_millis());
+        timeout(SCRAPE_WITHIN, read).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Posts JSON to an engine, and reads the whole answer.
+    pub async fn post(
+        &self,
+        worker: &WorkerUrl,
+        path: &str,
+        body: impl Into<Segments>,
+        id: RequestId,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let mut headers = self.headers.clone();
+        if let Ok(id) = HeaderValue::try_from(id.probe()) {
+            headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
+        }
+        let sent = self.upstream.send(Method::POST, worker, path, body, headers).await;
+        let response = sent.map_err(|error: UpstreamError| error.to_string())?;
+        let status = response.status();
+        let text = body::read(response.into_body(), ANSWER_BYTES_AT_MOST).await;
+        Ok((status, text.map_err(|error| error.to_string())?))
+    }
+}
+
+fn prefilled(members: &Members<'_>) -> Result<Prefilled, Outcome> {
+    #[derive(Deserialize)]
+    struct Usage {
+        prompt_tokens: u32,
+    }
+    if members.get("choices").is_none() {
+        return Err(no_sense(Part::Prefill));
+    }
+    let handle = Handle::from_answer(members).map_err(|error| {
+        Outcome::NotMoved(match error {
+            HandleError::Absent => NotMoved::NoHandle,
+            HandleError::Unusable(what) => NotMoved::HandleUnusable { what },
+        })
+    })?;
+    let usage = members.read::<Usage>("usage").ok().flatten().map(|usage| usage.prompt_tokens);
+    let prompt_tokens = usage.or(handle.tokens).ok_or_else(|| no_sense(Part::Prefill))?;
+    Ok(Prefilled { handle, prompt_tokens })
+}
+
+fn waited_ms() -> u32 {
+    LEG_WITHIN.as_millis() as u32
+}
+
+fn unreachable(part: Part) -> impl Fn(String) -> Outcome {
+    move |error| Outcome::Unproven(Doubt::Unreachable { part, error })
+}
+
+fn no_sense(part: Part) -> Outcome {
+    Outcome::Unproven(Doubt::NoSense { part, what: "200 with what is no answer".to_owned() })
+}
+
+/// The engine's own words, cut.
+pub fn engine_words(text: &[u8]) -> String {
+    let json: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
+    let told =
+        [&json["error"]["message"], &json["message"], &json["detail"]].into_iter().find_map(|v| v.as_str());
+    let told = told.map_or_else(|| String::from_utf8_lossy(text).into_owned(), str::to_owned);
+    told.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ENGINE_WORDS_AT_MOST).collect()
+}
+
+impl EngineMetrics {
+    fn counters(&self) -> Counters {
+        let there = |is_there: bool, value: f64| is_there.then_some(value);
+        Counters {
+            tokens: there(self.counts_sources, self.totals.external_prompt_tokens),
+            bytes: there(self.has_nixl, self.totals.transferred_bytes),
+        }
+    }
+}
