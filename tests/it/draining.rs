@@ -138,9 +138,10 @@ async fn a_prefill_worker_is_safe_only_when_its_handles_are_over() {
     assert_eq!(metrics.sum("sluice_worker_safe_to_stop", &[]), 1.0);
 }
 
-/// A handle that no decode worker will read is given back, and its holder is free of it long before its lease ends.
+/// A handle whose decode worker is gone goes to another: the prompt is not prefilled again, and its holder is free long
+/// before the lease ends.
 #[tokio::test]
-async fn a_handle_given_back_is_over_at_once() {
+async fn a_handle_whose_decode_worker_is_gone_goes_to_another() {
     let engine = || {
         MockEngine::start(|request| match request.body["model"].as_str() {
             Some("emulated") => Canned::completed(),
@@ -178,11 +179,13 @@ async fn a_handle_given_back_is_over_at_once() {
         }
     }
     armed.store(true, Ordering::SeqCst);
+    let prefills = prefill.seen().len();
     assert_eq!(host.client().post("/v1/completions", &asked).await.unwrap().status, 200);
+    assert_eq!(prefill.seen().len() - prefills, 1);
     assert_eq!(order(&host, "prefill-0", "drain").await.status, 200);
     until_safe(&host, "prefill-0").await;
     let metrics = host.metrics().await.unwrap();
-    assert_eq!(metrics.sum("sluice_transfers_total", &[("handle", "released")]), 1.0);
+    assert_eq!(metrics.sum("sluice_transfers_total", &[("handle", "stranded")]), 0.0);
 }
 
 /// A decode worker that drains while a prompt is prefilled is not bound late, though it would have been.

@@ -15,6 +15,7 @@ mod drain;
 mod draining;
 mod edges;
 mod errors;
+mod faults;
 mod flows;
 mod hold_times;
 mod ipv6;

@@ -92,7 +92,7 @@ async fn another_model_is_noted() {
     let log = host.process().log();
     let told: Vec<_> = log.lines().filter(|line| line.contains("emulated")).collect();
     assert_eq!(told.len(), 1, "{log}");
-    assert!(told[0].contains("another") && told[0].contains("404"), "{}", told[0]);
+    assert!(told[0].contains("another") && told[0].contains("no work"), "{}", told[0]);
 }
 
 /// Balancers need time to notice: until it is over, new connections are taken and requests served.

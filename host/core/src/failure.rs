@@ -20,6 +20,9 @@ pub enum Failure {
     TooLong,
     /// The engine refused the request as the client's fault (4xx).
     Refused,
+    /// The engine refused it for reasons that another may not have: its key, its models, its load (401, 403, 404, 408,
+    /// 429). They may be the client's all the same, so they are held against nobody.
+    RefusedByOne,
     /// The KV handle passed its deadline before it was sent.
     HandleExpired,
     /// Nobody was left to decode what was prefilled.
@@ -32,7 +35,7 @@ pub enum Failure {
 
 impl Failure {
     /// All of them, for tables.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Unreachable,
         Self::BrokeOff,
         Self::Late,
@@ -41,6 +44,7 @@ impl Failure {
         Self::NoAnswer,
         Self::TooLong,
         Self::Refused,
+        Self::RefusedByOne,
         Self::HandleExpired,
         Self::NoDecodeWorker,
         Self::HostShort,
@@ -58,6 +62,7 @@ impl Failure {
             Self::NoAnswer => "no_answer",
             Self::TooLong => "too_long",
             Self::Refused => "refused",
+            Self::RefusedByOne => "refused_by_one",
             Self::HandleExpired => "handle_expired",
             Self::NoDecodeWorker => "no_decode_worker",
             Self::HostShort => "local",
@@ -75,10 +80,22 @@ impl Failure {
             | Self::ServerError
             | Self::ErrorInAnswer
             | Self::NoAnswer
+            | Self::RefusedByOne
             | Self::HandleExpired
             | Self::NoDecodeWorker => true,
             Self::TooLong | Self::Refused | Self::HostShort | Self::OutOfTime => false,
         }
+    }
+
+    /// Whether the engine answered, and said no.
+    pub fn is_refusal(self) -> bool {
+        matches!(self, Self::Refused | Self::RefusedByOne)
+    }
+
+    /// Whether, of a decode leg that was to fetch KV blocks, it may as well be the fault of who holds them: engines tell a
+    /// failed transfer by a 5xx or an error in the answer, or wait for it in silence.
+    pub fn may_be_the_holders(self) -> bool {
+        matches!(self, Self::Late | Self::ServerError | Self::ErrorInAnswer)
     }
 
     /// Whether it speaks against the worker. A worker out of reach is a matter of its health, which real work and
@@ -89,6 +106,7 @@ impl Failure {
             Self::Unreachable
             | Self::TooLong
             | Self::Refused
+            | Self::RefusedByOne
             | Self::HandleExpired
             | Self::NoDecodeWorker
             | Self::HostShort

@@ -10,6 +10,7 @@ use sluice_core::health::State;
 
 use crate::fleet::{HandleGuard, Pool, Worker};
 use crate::handle::Handle;
+use crate::http::segments::Taken;
 use crate::release::Releases;
 use crate::request::Endpoint;
 use crate::telemetry::labels::HandleFate;
@@ -40,12 +41,15 @@ pub struct Held {
     is_in_hand: bool,
 }
 
-/// A handle on its way to a decode worker.
+/// A handle on its way to a decode worker. Until the first byte of the leg's body is taken for sending no engine can
+/// have it: dropped before that, as when no connection comes about, it is given back.
 pub struct Spent {
     blocks: Arc<Blocks>,
     releases: Releases,
-    /// `None` when it is in hand again.
-    fate: Option<HandleFate>,
+    taken: Taken,
+    /// What is counted of it once it has left.
+    fate: HandleFate,
+    is_in_hand_again: bool,
 }
 
 /// Why a handle is of no use any more: a read might find another request's blocks.
@@ -84,9 +88,14 @@ impl Held {
             blocks.pool.metrics.transfer(HandleFate::HolderGone);
             return Err(Gone::WithHolder);
         }
-        // Until it is known to have arrived, a client that leaves abandons it.
-        let fate = Some(HandleFate::Abandoned);
-        Ok(Spent { blocks: blocks.clone(), releases: self.releases.clone(), fate })
+        Ok(Spent {
+            blocks: blocks.clone(),
+            releases: self.releases.clone(),
+            taken: Taken::default(),
+            // Until it is known to have arrived, a client that leaves abandons it.
+            fate: HandleFate::Abandoned,
+            is_in_hand_again: false,
+        })
     }
 }
 
@@ -104,34 +113,52 @@ impl Spent {
         self.blocks.handle.json()
     }
 
+    /// To mark the leg's body with.
+    pub fn taken(&self) -> Taken {
+        self.taken.clone()
+    }
+
+    /// Whether an engine may have it.
+    pub fn has_left(&self) -> bool {
+        self.taken.is_set()
+    }
+
     /// To be told when decode has read the blocks.
     pub fn kept(&self) -> Arc<HandleGuard> {
         self.blocks.kept.clone()
     }
 
-    /// It was not sent after all, since no connection came about: it is in hand again.
-    pub fn never_left(mut self) -> Held {
-        self.fate = None;
-        Held { blocks: self.blocks.clone(), releases: self.releases.clone(), is_in_hand: true }
+    /// It was not sent after all: it is in hand again. `None` if any of it has left.
+    pub fn never_left(mut self) -> Option<Held> {
+        if self.has_left() {
+            return None;
+        }
+        self.is_in_hand_again = true;
+        Some(Held { blocks: self.blocks.clone(), releases: self.releases.clone(), is_in_hand: true })
     }
 }
 
 impl Spent {
     /// Decode answered.
     pub fn arrived(mut self) {
-        self.fate = Some(HandleFate::Dispatched);
+        self.fate = HandleFate::Dispatched;
     }
 
     /// Decode failed: whether it has read the blocks is not known.
     pub fn is_stranded(mut self) {
-        self.fate = Some(HandleFate::Stranded);
+        self.fate = HandleFate::Stranded;
     }
 }
 
 impl Drop for Spent {
     fn drop(&mut self) {
-        if let Some(fate) = self.fate {
-            self.blocks.pool.metrics.transfer(fate);
+        if self.is_in_hand_again {
+            return;
+        }
+        if self.has_left() {
+            self.blocks.pool.metrics.transfer(self.fate);
+        } else {
+            self.releases.send(self.blocks.clone());
         }
     }
 }

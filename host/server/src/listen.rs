@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -48,6 +48,9 @@ const TAKEN_AFTER_STOP_AT_MOST: usize = 1_024;
 
 /// After an accept that failed for want of descriptors: trying again at once would spin.
 const PAUSE_AFTER_FAILED_ACCEPT: Duration = Duration::from_millis(50);
+
+/// Between two log lines of one shortage.
+const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// Binds early, so that a taken port is told before anything else starts.
 pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -90,6 +93,7 @@ where
     let places = Arc::new(Semaphore::new(serving.connections_at_most));
     let mut stop = serving.stop.clone();
     let mut late = 0;
+    let mut shortage = Shortage::default();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -101,7 +105,7 @@ where
                 _ => break,
             },
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = shortage.accept(&listener, &places) => accepted,
         };
         let Some((stream, place)) = accepted else { continue };
         let handler = handler.clone();
@@ -205,20 +209,38 @@ where
     last_call::serve(connection, stop).await;
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> Option<(std::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => {
-            prepare(&SockRef::from(&stream));
-            Some((stream.into_std().ok()?, place))
+/// Want of descriptors. It lasts until connections end, each of which tries again.
+#[derive(Default)]
+struct Shortage {
+    until: Option<Instant>,
+    told: Option<Instant>,
+}
+
+impl Shortage {
+    /// The next connection; `None` when it cannot be had.
+    async fn accept(
+        &mut self,
+        listener: &TcpListener,
+        places: &Arc<Semaphore>,
+    ) -> Option<(std::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+        if let Some(until) = self.until {
+            sleep_until(until).await;
         }
-        Err(error) => {
+        let place = places.clone().acquire_owned().await.ok()?;
+        let error = match listener.accept().await {
+            Ok((stream, _)) => {
+                self.until = None;
+                prepare(&SockRef::from(&stream));
+                return Some((stream.into_std().ok()?, place));
+            }
+            Err(error) => error,
+        };
+        let now = Instant::now();
+        self.until = Some(now + PAUSE_AFTER_FAILED_ACCEPT);
+        if self.told.is_none_or(|told| now - told >= TOLD_AGAIN_AFTER) {
+            self.told = Some(now);
             tracing::warn!("cannot accept a connection: {error}");
-            tokio::time::sleep(PAUSE_AFTER_FAILED_ACCEPT).await;
-            None
         }
+        None
     }
 }

@@ -39,14 +39,22 @@ impl Endpoint {
 }
 
 /// What a client must not set, since it steers engines or names what only the host knows: KV handles (an engine
-/// given a bad one hangs or exits), cache salts, request ids (push transfers match by them).
-pub(crate) const STRIPPED: [&str; 6] = [
+/// given a bad one hangs or exits), cache salts, request ids (push transfers match by them), addresses and ranks that
+/// engines of other makes would go by. `extra_body` is what clients' libraries unfold: on the wire it means nothing
+/// good.
+pub(crate) const STRIPPED: [&str; 12] = [
     "kv_transfer_params",
     "ec_transfer_params",
     "cache_salt",
     "request_id",
     "conversation_id",
     "conversation",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "data_parallel_rank",
+    "routed_dp_rank",
+    "extra_body",
 ];
 
 /// Output tokens assumed when neither the client nor the pool says a limit.

@@ -1,4 +1,4 @@
-//! Tables for terminals: columns aligned, nothing cut.
+//! Tables for terminals: columns aligned, nothing cut, and nothing in a cell that a terminal would obey.
 
 use std::fmt;
 
@@ -17,8 +17,13 @@ impl<const N: usize> TextTable<N> {
 
     /// Adds a row.
     pub fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
+        self.rows.push(cells.map(|cell| one_line(&cell)));
     }
+}
+
+/// A text of unknown origin on one line, without control characters.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 impl<const N: usize> fmt::Display for TextTable<N> {
@@ -48,5 +53,7 @@ mod tests {
         let mut table = TextTable::new(&["a", "long heading"]);
         table.row(["wide cell".to_owned(), "1".to_owned()]);
         assert_eq!(table.to_string(), "a          long heading\nwide cell  1");
+        table.row(["esc\u{1b}[2J\nforged".to_owned(), String::new()]);
+        assert!(table.to_string().ends_with("esc?[2J?forged"), "{table}");
     }
 }

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::process::{Process, address_after};
 use crate::{Client, HarnessError, Metrics, until};
 
@@ -62,6 +64,11 @@ impl Emulator {
         &mut self.process
     }
 
+    /// What it says of itself: blocks, holds, sequences.
+    pub async fn state(&self) -> Result<Value, HarnessError> {
+        Ok(self.client.get("/emulator/state").await?.json())
+    }
+
     /// A client that talks to the engine past any host.
     pub fn client(&self) -> &Client {
         &self.client
@@ -96,7 +103,7 @@ impl Emulator {
     pub async fn until_idle(&self, within: Duration) -> Result<(), HarnessError> {
         let what = format!("{} to free all blocks", self.url);
         until(&what, within, async || {
-            let state = self.client.get("/emulator/state").await.ok()?.json();
+            let state = self.state().await.ok()?;
             let blocks = &state["blocks"];
             let is_idle = blocks["used"] == 0 && blocks["held"] == 0 && state["sequences"]["running"] == 0;
             (is_idle && blocks["total"].is_u64()).then_some(())

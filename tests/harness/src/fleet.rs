@@ -1,8 +1,11 @@
 //! Emulators and a host in front of them.
 
+use std::net::SocketAddr;
+use std::path::Path;
+
 use tempfile::TempDir;
 
-use crate::{Client, Emulator, EmulatorPlan, HarnessError, Host, HostPlan, Mode, PolicyFile};
+use crate::{Client, Emulator, EmulatorPlan, Gate, HarnessError, Host, HostPlan, Mode, PolicyFile};
 
 /// What a fleet is made of.
 #[derive(Debug, Clone)]
@@ -13,6 +16,8 @@ pub struct FleetPlan {
     pub emulators: Vec<EmulatorPlan>,
     /// Whether decode workers may serve alone.
     pub can_prefill: bool,
+    /// Whether all that engines are asked, and all KV they give, goes through gates.
+    pub gated: bool,
     /// Policies in the folder at the start.
     pub policies: Vec<PolicyFile>,
 }
@@ -31,7 +36,7 @@ impl FleetPlan {
     }
 
     fn new(mode: Mode, emulators: Vec<EmulatorPlan>) -> Self {
-        Self { host: HostPlan::new(mode), emulators, can_prefill: false, policies: Vec::new() }
+        Self { host: HostPlan::new(mode), emulators, can_prefill: false, gated: false, policies: Vec::new() }
     }
 
     /// The same, decided by this policy.
@@ -57,23 +62,36 @@ impl FleetPlan {
         self
     }
 
+    /// The same behind gates.
+    pub fn gated(self) -> Self {
+        Self { gated: true, ..self }
+    }
+
     /// Starts all of it and waits until the host is ready.
     pub async fn start(&self) -> Result<Fleet, HarnessError> {
         let folder = TempDir::with_prefix("sluice-engines-").map_err(HarnessError::io("make a folder"))?;
         let names = self.names();
         let mut host = self.host.clone();
         let mut workers = Vec::new();
+        let mut gates = Vec::new();
         for (plan, name) in self.emulators.iter().zip(&names) {
-            let emulator = Emulator::start(name, plan, folder.path()).await?;
-            host = host.worker(plan.role, emulator.url());
+            let mut gate = None;
+            if self.gated {
+                gate = Some(Gates { http: Gate::start().await?, kv: Gate::start().await? });
+            }
+            let emulator = start(name, plan, gate.as_ref(), folder.path()).await?;
+            let url = gate.as_ref().map(|gates| format!("http://{}", gates.http.address()));
+            host = host.worker(plan.role, url.as_deref().unwrap_or(emulator.url()));
             workers.push(emulator);
+            gates.push(gate);
         }
         for worker in &mut host.workers {
             worker.can_prefill = self.can_prefill && worker.role == "decode";
         }
         let host = Host::start(&host, &self.policies).await?;
         host.until_ready().await?;
-        Ok(Fleet { host, workers, names, _folder: folder })
+        let plans = self.emulators.clone();
+        Ok(Fleet { host, workers, gates, plans, names, folder })
     }
 
     fn names(&self) -> Vec<String> {
@@ -93,8 +111,42 @@ pub struct Fleet {
     /// The host.
     pub host: Host,
     workers: Vec<Emulator>,
+    gates: Vec<Option<Gates>>,
+    plans: Vec<EmulatorPlan>,
     names: Vec<String>,
-    _folder: TempDir,
+    folder: TempDir,
+}
+
+/// The gates before an engine.
+#[derive(Debug)]
+pub struct Gates {
+    /// Between the host and the engine.
+    pub http: Gate,
+    /// Between the engine and those that read its KV.
+    pub kv: Gate,
+}
+
+/// Starts an engine, behind its gates if it has some.
+async fn start(
+    name: &str,
+    plan: &EmulatorPlan,
+    gates: Option<&Gates>,
+    folder: &Path,
+) -> Result<Emulator, HarnessError> {
+    let Some(gates) = gates else { return Emulator::start(name, plan, folder).await };
+    let plan = plan.clone().with(&format!("--kv-advertise {}", gates.kv.address()));
+    let emulator = Emulator::start(name, &plan, folder).await?;
+    let state = emulator.state().await?;
+    let address = |member: &str| -> Result<SocketAddr, HarnessError> {
+        let text = state[member].as_str().unwrap_or_default();
+        text.parse().map_err(|_| HarnessError::Unexpected {
+            what: "/emulator/state".into(),
+            found: state.to_string(),
+        })
+    };
+    gates.http.leads_to(address("http")?);
+    gates.kv.leads_to(address("kv")?);
+    Ok(emulator)
 }
 
 impl Fleet {
@@ -122,6 +174,23 @@ impl Fleet {
     pub fn worker_mut(&mut self, name: &str) -> &mut Emulator {
         let position = self.position(name);
         &mut self.workers[position]
+    }
+
+    /// The gates before an engine.
+    pub fn gates(&mut self, name: &str) -> &mut Gates {
+        let position = self.position(name);
+        self.gates[position].as_mut().unwrap_or_else(|| panic!("{name} has no gates: plan them"))
+    }
+
+    /// Kills an engine and starts it anew at the same address. It has another engine id, and none of its blocks.
+    pub async fn restart(&mut self, name: &str) -> Result<(), HarnessError> {
+        let position = self.position(name);
+        self.workers[position].process().kill().await?;
+        let address = self.workers[position].url().trim_start_matches("http://").to_owned();
+        let plan = self.plans[position].clone().with(&format!("--listen {address}"));
+        let gates = self.gates[position].as_ref();
+        self.workers[position] = start(name, &plan, gates, self.folder.path()).await?;
+        Ok(())
     }
 
     /// Kills engines, all in one moment, and waits until they are gone.

@@ -306,9 +306,10 @@ async fn respond(
         "/health" => Canned::text(200, "text/plain", ""),
         "/version" => Canned::json(200, &json!({"version": "0.32.0"})),
         "/metrics" => Canned::text(200, "text/plain", METRICS),
-        "/v1/models" => {
-            Canned::json(200, &json!({"object": "list", "data": [{"id": "emulated", "object": "model"}]}))
-        }
+        "/v1/models" => Canned::json(
+            200,
+            &json!({"object": "list", "data": [{"id": "emulated", "object": "model"}, {"id": "tiny", "object": "model"}]}),
+        ),
         path => {
             let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             let body = serde_json::from_slice(&bytes).unwrap_or_default();

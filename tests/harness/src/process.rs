@@ -104,6 +104,16 @@ impl Process {
         self.signal(Signal::HUP, "SIGHUP")
     }
 
+    /// Stops it where it stands: alive to the system, silent to all.
+    pub fn freeze(&self) -> Result<(), HarnessError> {
+        self.signal(Signal::STOP, "SIGSTOP")
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> Result<(), HarnessError> {
+        self.signal(Signal::CONT, "SIGCONT")
+    }
+
     fn signal(&self, signal: Signal, name: &str) -> Result<(), HarnessError> {
         let pid = self.pid().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { return Ok(()) };

@@ -87,7 +87,7 @@ impl Leg {
     /// It came to nothing, or broke off.
     pub fn failed(&mut self, failure: Failure, why: &str) {
         self.told = true;
-        if failure != Failure::Refused {
+        if !failure.is_refusal() {
             self.worker.metrics.leg_failure(failure);
         }
         if failure == Failure::Unreachable {
@@ -100,13 +100,13 @@ impl Leg {
         if failure == Failure::Unreachable || failure.counts_against_worker() {
             self.worker.seen().failures.observe(1.0, 1.0);
         }
-        if failure == Failure::Refused {
+        if failure.is_refusal() {
             // The worker works; whether KV moves was not tried.
             self.worker.seen().failures.observe(0.0, 1.0);
             self.tell_worker(Breaker::went_well);
         }
         if failure.counts_against_worker() {
-            self.count_towards_breakers(failure, why);
+            self.count_towards_breakers(failure);
         } else {
             self.leave_trials();
         }
@@ -132,7 +132,8 @@ impl Leg {
         }
     }
 
-    fn count_towards_breakers(&self, failure: Failure, why: &str) {
+    /// An engine's words may quote a prompt: the log tells the kind alone.
+    fn count_towards_breakers(&self, failure: Failure) {
         let now_ms = self.pool.now_ms();
         let (pool, worker) = (&self.worker.pool, &self.worker.name);
         // Who waits in vain for KV blocks may be well: a few bad prefill workers must not have a good decode worker spared.
@@ -141,7 +142,12 @@ impl Leg {
             self.leave_workers_trial();
         } else if self.worker.seen().breaker.failed(now_ms) {
             self.worker.metrics.breaker_opened();
-            tracing::warn!(pool, worker, "worker fails again and again, it gets no work for a while: {why}");
+            tracing::warn!(
+                pool,
+                worker,
+                "worker fails again and again, it gets no work for a while: {}",
+                failure.name()
+            );
             self.pool.publish();
         }
         let Some(pair) = self.pair else { return };
@@ -152,7 +158,8 @@ impl Leg {
                 pool,
                 prefill,
                 decode = worker,
-                "transfers of this pair fail, it is avoided: {why}"
+                "transfers of this pair fail, it is avoided: {}",
+                failure.name()
             );
         }
     }

@@ -194,6 +194,16 @@ impl Pool {
         self.workers.iter().find(|worker| worker.id == id).map_or("?", |worker| &worker.name)
     }
 
+    /// Whether another worker could do what this one did, beside those that are not wanted.
+    pub fn has_another(&self, worker: u64, unwanted: &[u64]) -> bool {
+        let table = self.table();
+        let role = self.workers.iter().find(|other| other.id == worker).map(|other| other.role);
+        table
+            .workers
+            .iter()
+            .any(|other| Some(other.role) == role && other.id != worker && !unwanted.contains(&other.id))
+    }
+
     /// Headers of requests that the host itself makes to the pool's engines: their key, if they ask for one.
     pub fn own_headers(&self) -> HeaderMap {
         config::own_headers(self.engine_key.as_ref())

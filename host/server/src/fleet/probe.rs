@@ -192,7 +192,11 @@ impl Probe {
 
     /// An engine that serves another model answers each request with 404: better said before the first.
     async fn ask_models(&self) {
-        if self.worker.seen().models.is_some() && self.worker.seen().health.state == State::Up {
+        let (is_known, serves, state) = {
+            let seen = self.worker.seen();
+            (seen.models.is_some(), seen.serves_model, seen.health.state)
+        };
+        if is_known && serves && state == State::Up {
             return;
         }
         #[derive(serde::Deserialize)]
@@ -211,12 +215,21 @@ impl Probe {
             let key = format!("model {} {}", self.pool.config.name, self.worker.name);
             self.telemetry.warn_once(&key, || {
                 format!(
-                    "{} serves {models:?}, pool {:?} says model = {wanted:?}: requests sent there will get 404",
+                    "{} serves {models:?}, pool {:?} says model = {wanted:?}: it gets no work",
                     self.worker.url, self.pool.config.name
                 )
             });
         }
-        self.worker.seen().models = Some(models);
+        let serves = models.contains(wanted);
+        let changed = {
+            let mut seen = self.worker.seen();
+            let changed = seen.serves_model != serves;
+            (seen.models, seen.serves_model) = (Some(models), serves);
+            changed
+        };
+        if changed {
+            self.pool.publish();
+        }
     }
 
     async fn get(&self, path: &str, limit_bytes: usize) -> Result<String, String> {

@@ -43,7 +43,12 @@ impl Table {
         let mut fleet = FleetColumns::default();
         let mut table = Self::default();
         let now_ms = millis(now);
-        let up = || workers.iter().filter(|worker| worker.seen().health.state == State::Up);
+        let is_up = |worker: &Worker| {
+            let seen = worker.seen();
+            // One that serves another model answers each request with 404.
+            seen.health.state == State::Up && seen.serves_model
+        };
+        let up = || workers.iter().filter(|worker| is_up(worker));
         let passing = |worker: &Worker| {
             let seen = worker.seen();
             seen.breaker.passes(now_ms) && seen.draining_since.is_none()

@@ -79,6 +79,8 @@ pub struct Seen {
     pub last_error: Option<String>,
     /// Block size the engine says it has.
     pub engine_block_tokens: Option<u32>,
+    /// Whether the engine says that it serves the pool's model; it gets no work while it says no.
+    pub serves_model: bool,
     /// Models that the engine says it serves.
     pub models: Option<Vec<String>>,
     /// When it was told to drain; `None` while it takes work. It outlasts the engine's own restarts.
@@ -155,6 +157,7 @@ impl Default for Seen {
             totals: super::scrape::Totals::default(),
             last_error: None,
             engine_block_tokens: None,
+            serves_model: true,
             models: None,
             draining_since: None,
             incarnation: 0,

@@ -66,6 +66,14 @@ pub enum ReadError {
     Broken(Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// Whether a body broke off because its sender is gone, not because it broke HTTP.
+pub fn peer_left(error: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .any(|error| matches!(error.kind(), UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe))
+}
+
 /// Reads a body of at most `limit_bytes`.
 pub async fn read<B>(body: B, limit_bytes: usize) -> Result<Bytes, ReadError>
 where

@@ -11,6 +11,8 @@ use crate::http::body::{ResponseBody, whole};
 pub enum Blame {
     /// The request itself.
     Client,
+    /// The client, which left before its request was whole.
+    Left,
     /// The policy refused it.
     Policy,
     /// A prefill worker.
@@ -28,6 +30,7 @@ impl Blame {
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
+            Self::Left => "left",
             Self::Policy => "policy",
             Self::Prefill => "prefill",
             Self::Decode => "decode",
@@ -38,7 +41,7 @@ impl Blame {
 
     fn error_type(self) -> &'static str {
         match self {
-            Self::Client => "invalid_request_error",
+            Self::Client | Self::Left => "invalid_request_error",
             Self::Policy => "policy_error",
             Self::Prefill | Self::Decode | Self::Transfer => "upstream_error",
             Self::Host => "server_error",

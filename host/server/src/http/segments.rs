@@ -3,17 +3,31 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 /// The pieces. Cloning copies none of their bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Segments {
     parts: VecDeque<Bytes>,
     /// Of all parts.
     bytes: u64,
+    taken: Option<Taken>,
+}
+
+/// Whether the first byte of a body, or of a clone of it, was taken for sending.
+#[derive(Debug, Clone, Default)]
+pub struct Taken(Arc<AtomicBool>);
+
+impl Taken {
+    /// Whether it was. A connection may have had it since.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl Segments {
@@ -23,6 +37,11 @@ impl Segments {
             self.bytes += part.len() as u64;
             self.parts.push_back(part);
         }
+    }
+
+    /// The same; the mark is set once its first byte is taken.
+    pub fn marked(self, taken: Taken) -> Self {
+        Self { taken: Some(taken), ..self }
     }
 
     /// Whether there is no byte in it.
@@ -57,6 +76,9 @@ impl Body for Segments {
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(taken) = &self.taken {
+            taken.0.store(true, Ordering::Release);
+        }
         let part = self.parts.pop_front();
         self.bytes -= part.as_ref().map_or(0, |part| part.len() as u64);
         Poll::Ready(part.map(|part| Ok(Frame::data(part))))

@@ -107,7 +107,9 @@ async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<B
             format!("the body is longer than {limit_bytes} bytes (server.max_body_bytes)"),
         ),
         ReadError::Broken(cause) => {
-            ApiError::bad_request(None, "body_broken", format!("the body broke off: {cause}"))
+            let left = body::peer_left(&*cause);
+            let error = ApiError::bad_request(None, "body_broken", format!("the body broke off: {cause}"));
+            ApiError { blame: if left { Blame::Left } else { error.blame }, ..error }
         }
     })
 }

@@ -20,7 +20,7 @@ use super::turn::{AnswerEnd, Record, Turn};
 use crate::fleet::Leg;
 use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
-use crate::http::members::Members;
+use crate::http::members::{Members, Raw};
 use crate::http::sse::ENGINE_INTERNAL;
 use crate::telemetry::labels::Phase;
 use crate::upstream::UpstreamBody;
@@ -70,6 +70,9 @@ fn did_not_begin(leg: &mut Leg, unopened: Unopened, deadline: &Deadline) -> Fail
         Unopened::Empty => {
             dispatch::no_answer(leg, blame, Failure::NoAnswer, "ended its stream before any word")
         }
+        Unopened::Garbage => {
+            dispatch::no_answer(leg, blame, Failure::NoAnswer, "with an event that is no JSON object")
+        }
         Unopened::TooLong => {
             dispatch::no_answer(leg, blame, Failure::NoAnswer, "with an event that is too long")
         }
@@ -109,7 +112,11 @@ pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static st
     if failed(&members) {
         return Err((Failure::ErrorInAnswer, "with an error in it"));
     }
-    if !members.get("choices").is_some_and(|choices| has_elements(choices.get())) {
+    let has_choices = |choices: Raw<'_>| {
+        let inside = choices.get().strip_prefix('[').map(str::trim_start);
+        inside.is_some_and(|inside| inside.starts_with('{'))
+    };
+    if !members.get("choices").is_some_and(has_choices) {
         return Err((Failure::NoAnswer, "with no choices in it"));
     }
     Ok(members)
@@ -118,11 +125,6 @@ pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static st
 /// A whole answer as a client gets it, or what is wrong with it: the way in for tests that make answers up.
 pub fn whole_as_passed(bytes: Bytes) -> Result<Bytes, &'static str> {
     finish_whole(bytes, None).map(|(bytes, _)| bytes).map_err(|(_, what)| what)
-}
-
-/// Whether a value is an array with something in it.
-fn has_elements(value: &str) -> bool {
-    value.strip_prefix('[').is_some_and(|rest| !rest.trim_start().starts_with(']'))
 }
 
 /// Takes engine-internal members out of a whole answer, corrects its usage, and reads what its end tells.
@@ -215,6 +217,8 @@ mod tests {
             r#"{"choices":[ ]}"#,
             r#"{"choices":{"0":1}}"#,
             r#"{"choices":7,"usage":"x"}"#,
+            r#"{"choices":[null]}"#,
+            r#"{"choices":null}"#,
         ] {
             assert!(finish_whole(Bytes::from_static(body.as_bytes()), None).is_err(), "{body}");
         }
@@ -222,7 +226,7 @@ mod tests {
 
     #[test]
     fn odd_members_do_no_harm() {
-        for body in [r#"{"choices":[7],"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#] {
+        for body in [r#"{"choices":[{}],"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#] {
             let passed = finish_whole(Bytes::from_static(body.as_bytes()), None);
             assert_eq!(passed, Ok((Bytes::from_static(body.as_bytes()), AnswerEnd::default())), "{body}");
         }

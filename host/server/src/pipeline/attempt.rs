@@ -10,7 +10,7 @@ use sluice_core::verdict::{DecodeChoice, Placement};
 
 use super::call::Call;
 use super::decide::Decision;
-use crate::fleet::{Booking, Table, Worker};
+use crate::fleet::{Booking, Pool, Table, Worker};
 use crate::http::error::{ApiError, Blame};
 
 /// An attempt.
@@ -33,7 +33,22 @@ pub(crate) struct Failed {
     pub error: ApiError,
 }
 
+impl Failed {
+    /// Whether another attempt may do better. What one engine refused for reasons of its own is asked of another, never
+    /// of the same.
+    pub fn may_be_tried_again(&self, pool: &Pool, unwanted: &[u64]) -> bool {
+        let elsewhere = || self.worker.is_some_and(|worker| pool.has_another(worker, unwanted));
+        self.failure.is_retryable() && (self.failure != Failure::RefusedByOne || elsewhere())
+    }
+}
+
 impl Attempt<'_, '_> {
+    /// Whose KV blocks decode is to fetch, by id.
+    pub fn holder(&self) -> Option<u64> {
+        let Placement::Disaggregated(plan) = &self.decision.route.placement else { return None };
+        self.table.workers.get(plan.prefill as usize).map(|worker| worker.id)
+    }
+
     /// The worker behind a row. The row was checked against this very table, so this fails only by our own fault.
     pub fn worker(&self, row: Row) -> Result<Arc<Worker>, Failed> {
         self.table.workers.get(row as usize).cloned().ok_or_else(|| {

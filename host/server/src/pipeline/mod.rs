@@ -110,6 +110,7 @@ async fn run(
             call.trail.note(|story, now| story.attempt_failed(Fallback::PairAvoided.name(), now));
             continue;
         }
+        let holder = attempt.holder();
         // 6. Do it.
         let outcome = match attempt.decision.route.placement {
             Placement::Unified(row) => unified::run(attempt, row, record).await,
@@ -122,7 +123,8 @@ async fn run(
         };
         call.trail.note(|story, now| story.attempt_failed(failed.failure.name(), now));
         number += 1;
-        if number == ATTEMPTS_AT_MOST || !failed.failure.is_retryable() || Instant::now() >= call.deadline {
+        let again = failed.may_be_tried_again(&call.pool, &unwanted.workers);
+        if number == ATTEMPTS_AT_MOST || !again || Instant::now() >= call.deadline {
             return Err(failed.error);
         }
         if !call.pool.may_retry() {
@@ -131,6 +133,7 @@ async fn run(
         }
         call.pool.metrics.retry(Retry::After(failed.failure));
         unwanted.workers.extend(failed.worker);
+        unwanted.workers.extend(holder.filter(|_| failed.failure.may_be_the_holders()));
     }
 }
 

@@ -106,19 +106,22 @@ async fn send(
     let call = attempt.call;
     to.leg.sent(spent.is_some());
     let resend = if spent.is_some() { Resend::Never } else { Resend::Once };
-    let body = call.request.body(spent.as_ref().map(Spent::json));
+    let mut body = call.request.body(spent.as_ref().map(Spent::json));
+    if let Some(spent) = &spent {
+        body = body.marked(spent.taken());
+    }
     let (dispatched, deadline) = (call.app.clock.elapsed(), Deadline::decode(call));
     let how = (resend, attempt.number);
-    match dispatch::send(call, &mut to.leg, Blame::Decode, body, how, deadline).await {
-        Ok(response) => Ok(Sent { response, spent, dispatched, deadline }),
-        Err(failed) if failed.failure == Failure::Unreachable => Err((failed, spent.map(Spent::never_left))),
-        Err(failed) if failed.failure == Failure::HostShort => {
-            // Given back, not bound again: this host cannot open a connection.
-            drop(spent.map(Spent::never_left));
-            Err((failed, None))
-        }
-        Err(failed) => Err((with_blocks_left(failed, spent, holder), None)),
-    }
+    let failed = match dispatch::send(call, &mut to.leg, Blame::Decode, body, how, deadline).await {
+        Ok(response) => return Ok(Sent { response, spent, dispatched, deadline }),
+        Err(failed) => failed,
+    };
+    Err(match spent {
+        Some(spent) if spent.has_left() => (with_blocks_left(failed, Some(spent), holder), None),
+        // Given back, not bound again: this host cannot open a connection.
+        _ if failed.failure == Failure::HostShort => (failed, None),
+        spent => (failed, spent.and_then(Spent::never_left)),
+    })
 }
 
 async fn answer(
@@ -134,7 +137,7 @@ async fn answer(
         .reads(spent.as_ref().map(Spent::kept));
     match answer::relay(call, turn, response, &deadline, record).await {
         // One that refused the request has told the holder.
-        Err(failed) if failed.failure != Failure::Refused => Err(with_blocks_left(failed, spent, &holder)),
+        Err(failed) if !failed.failure.is_refusal() => Err(with_blocks_left(failed, spent, &holder)),
         answered => {
             if let Some(spent) = spent {
                 spent.arrived();

@@ -13,15 +13,25 @@ use crate::http::members::Members;
 /// The longest message of an engine passed on, in characters. vLLM's longest, of schema errors, are under 2,000.
 const ENGINE_WORDS_AT_MOST: usize = 4_000;
 
-/// An answer that is no 200. A 5xx is the engine's trouble; a 4xx is the client's, which the engine found.
+/// An answer that is no 200. A 4xx is the client's trouble, which the engine found; all else, be it a redirect, is the
+/// engine's.
 pub(crate) fn refusal(leg: &mut Leg, blame: Blame, head: &Parts, body: &[u8]) -> Failed {
     let worker = leg.worker().clone();
     let mut error = told(&worker, blame, head.status, body);
     let seconds = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
     error.retry_after_ms = seconds.map(|seconds| seconds.saturating_mul(1_000));
-    let failure = if head.status.is_server_error() { Failure::ServerError } else { Failure::Refused };
+    let failure = failure_of(head.status);
     leg.failed(failure, &error.message);
     Failed { failure, worker: Some(worker.id), error }
+}
+
+/// What a status that is no 200 says of an attempt.
+pub(crate) fn failure_of(status: StatusCode) -> Failure {
+    match status.as_u16() {
+        401 | 403 | 404 | 408 | 429 => Failure::RefusedByOne,
+        400..500 => Failure::Refused,
+        _ => Failure::ServerError,
+    }
 }
 
 /// What the client is told: the engine's own words where they are found, ours otherwise.

@@ -33,6 +33,8 @@ pub(super) enum Unopened {
     Broken,
     /// `[DONE]` before any content.
     Empty,
+    /// An event that is no JSON object.
+    Garbage,
     TooLong,
     /// The engine says that it failed.
     Error(Bytes),
@@ -48,7 +50,9 @@ pub(super) async fn open(mut body: UpstreamBody, until: Instant) -> Result<Opene
             Ok(Some(Ok(frame))) => frame,
         };
         let Ok(chunk) = frame.into_data() else { continue };
-        let new = splitter.push(chunk).map_err(|_| Unopened::TooLong)?;
+        let mut new = splitter.push(chunk).map_err(|_| Unopened::TooLong)?;
+        // Comments are no words, however many: what keeps a connection alive must not pass for an answer.
+        new.retain(|event| sse::payload(event).is_some());
         let begins = begins(&new)?;
         events.extend(new);
         if begins || events.len() > HELD_BACK_AT_MOST {
@@ -67,11 +71,23 @@ fn begins(events: &[Bytes]) -> Result<bool, Unopened> {
             let payload = sse::payload(event).unwrap_or_default();
             return Err(Unopened::Error(Bytes::copy_from_slice(payload)));
         }
+        if is_garbage(event) {
+            return Err(Unopened::Garbage);
+        }
         if !is_opening(event) {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether an event is none of any answer. One that is written on several lines is not looked into.
+fn is_garbage(event: &[u8]) -> bool {
+    let mut payloads = event.split(|byte| *byte == b'\n').filter_map(sse::data);
+    match (payloads.next(), payloads.next()) {
+        (Some(payload), None) => !payload.is_empty() && Members::parse(payload).is_err(),
+        _ => false,
+    }
 }
 
 pub(super) fn is_done(event: &[u8]) -> bool {
@@ -148,12 +164,14 @@ mod tests {
             (&[ROLE, r#"{"choices":[{"delta":{"content":""},"finish_reason":"stop"}]}"#], Ok(true)),
             (&[r#"{"choices":[{"text":"","finish_reason":null}]}"#], Ok(true)),
             (&["[DONE]"], Err(Unopened::Empty)),
+            (&["null"], Err(Unopened::Garbage)),
+            (&[ROLE, "<html>"], Err(Unopened::Garbage)),
             (&[ROLE, "[DONE]"], Err(Unopened::Empty)),
             (
                 &[ROLE, r#"{"error":{"code":500}}"#],
                 Err(Unopened::Error(Bytes::from_static(br#"{"error":{"code":500}}"#))),
             ),
-            (&["what is this"], Ok(true)),
+            (&["what is this"], Err(Unopened::Garbage)),
             (&[ROLE, r#"{"choices":[],"usage":{"prompt_tokens":3}}"#], Ok(false)),
             (&[], Ok(false)),
         ] {

@@ -166,6 +166,7 @@ impl From<Blame> for Outcome {
     fn from(blame: Blame) -> Self {
         match blame {
             Blame::Client => Self::ClientError,
+            Blame::Left => Self::Cancelled,
             Blame::Policy => Self::Rejected,
             Blame::Prefill => Self::PrefillFailed,
             Blame::Decode => Self::DecodeFailed,
@@ -213,6 +214,7 @@ impl Label for Retry {
         Self::After(Failure::NoAnswer),
         Self::After(Failure::TooLong),
         Self::After(Failure::Refused),
+        Self::After(Failure::RefusedByOne),
         Self::After(Failure::HandleExpired),
         Self::After(Failure::NoDecodeWorker),
         Self::After(Failure::HostShort),

@@ -180,7 +180,11 @@ impl Tenants {
                 })?
             }
         };
-        Ok(self.accounts[caller.account].clamped(written).saturating_neg())
+        let clamped = self.accounts[caller.account].clamped(written);
+        // Those that the configuration does not name share one account: none of them comes before the others by its own
+        // word.
+        let clamped = if caller.account == self.other() { clamped.max(0) } else { clamped };
+        Ok(clamped.saturating_neg())
     }
 
     /// Sets what only the host may say of a request to engines: the tenant's salt, and a priority in its bounds.

@@ -10,6 +10,10 @@ use super::{Caller, Refusal, Tenants};
 use crate::clock::millis;
 use crate::http::error::{ApiError, Blame};
 
+/// How far an engine's count is believed beyond what was reserved: a prompt of one byte a token, where four were expected,
+/// with as much again. An engine that counts nonsense must not lock its tenant out.
+const USED_TIMES_RESERVED_AT_MOST: u64 = 8;
+
 /// One request's tokens. When it is dropped, its tenant has what was not used back, and what was used is counted.
 pub struct TokenUse {
     tenants: Arc<Tenants>,
@@ -68,6 +72,8 @@ impl TokenUse {
 impl Drop for TokenUse {
     fn drop(&mut self) {
         let (prompt, output) = (*self.prompt.get_mut(), *self.output.get_mut());
+        let most = self.reserved.saturating_mul(USED_TIMES_RESERVED_AT_MOST);
+        let (prompt, output) = (prompt.min(most), output.min(most));
         self.tenants.metrics.used(self.account, prompt, output);
         if let Some(mut bucket) = self.tenants.accounts[self.account].bucket() {
             bucket.settle(self.reserved, prompt.saturating_add(output), millis(self.tenants.clock.elapsed()));
