@@ -83,6 +83,14 @@ impl Breaker {
         }
     }
 
+    /// A leg's first byte came. That is enough for a trial; failures in a row are forgotten only when a leg ends well,
+    /// or a worker that breaks every answer off would never be spared.
+    pub fn began_well(&mut self) {
+        if matches!(self.state, State::Trying { .. }) {
+            *self = Self::after(self.failures_to_open);
+        }
+    }
+
     /// A leg failed. Returns whether the breaker opened by it.
     pub fn failed(&mut self, now_ms: u64) -> bool {
         let failures = match self.state {
@@ -153,6 +161,19 @@ mod tests {
             assert!(breaker.sent(at_ms) && breaker.failed(at_ms));
         }
         assert_eq!(waited, [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
+    }
+
+    #[test]
+    fn beginnings_end_a_trial_but_do_not_hide_failures() {
+        let mut breaker = Breaker::after(3);
+        assert!(!breaker.failed(0));
+        breaker.began_well();
+        assert!(!breaker.failed(0));
+        breaker.began_well();
+        assert!(breaker.failed(0), "three answers in a row broke off");
+        assert!(breaker.sent(OPEN_FIRST_MS));
+        breaker.began_well();
+        assert!(breaker.is_closed());
     }
 
     #[test]

@@ -85,18 +85,14 @@ impl Failure {
     /// probes report alike; what is the client's, this host's or the clock's speaks against nobody.
     pub fn counts_against_worker(self) -> bool {
         match self {
-            Self::BrokeOff
-            | Self::Late
-            | Self::ServerError
-            | Self::ErrorInAnswer
-            | Self::NoAnswer
-            | Self::OutOfTime => true,
+            Self::BrokeOff | Self::Late | Self::ServerError | Self::ErrorInAnswer | Self::NoAnswer => true,
             Self::Unreachable
             | Self::TooLong
             | Self::Refused
             | Self::HandleExpired
             | Self::NoDecodeWorker
-            | Self::HostShort => false,
+            | Self::HostShort
+            | Self::OutOfTime => false,
         }
     }
 }
@@ -109,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_the_client_or_this_host_did_is_neither_retried_nor_held_against_a_worker() {
-        for failure in [Failure::Refused, Failure::HostShort, Failure::TooLong] {
+        for failure in [Failure::Refused, Failure::HostShort, Failure::TooLong, Failure::OutOfTime] {
             assert!(!failure.is_retryable() && !failure.counts_against_worker(), "{failure:?}");
         }
     }

@@ -11,8 +11,14 @@ const EXTRA_ARGS: &str = "vllm_xargs";
 /// Refuses extra arguments that name what is between the host and its engines.
 pub fn check(members: &Members<'_>) -> Result<(), ApiError> {
     let Some(value) = members.get(EXTRA_ARGS) else { return Ok(()) };
-    // What is no object is the engine's to refuse.
-    let Ok(arguments) = Members::parse(value.get().as_bytes()) else { return Ok(()) };
+    // What is no object is the engine's to refuse; what is one and cannot be read here might be read there.
+    if !value.get().starts_with('{') {
+        return Ok(());
+    }
+    let arguments = Members::parse(value.get().as_bytes()).map_err(|error| {
+        let message = format!("{EXTRA_ARGS} cannot be read: {error}");
+        ApiError::bad_request(Some(EXTRA_ARGS), "invalid_value", message)
+    })?;
     match ENGINE_INTERNAL.iter().find(|name| arguments.has(name)) {
         None => Ok(()),
         Some(name) => {
@@ -25,9 +31,12 @@ pub fn check(members: &Members<'_>) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::members::MEMBERS_AT_MOST;
 
     #[test]
     fn no_handle_comes_in_by_the_back_door() {
+        let many: String = (0..MEMBERS_AT_MOST).map(|number| format!("\"a{number}\":1,")).collect();
+        let many = format!(r#"{{{many}"kv_transfer_params":"x"}}"#);
         for (value, refused) in [
             ("null", false),
             ("{}", false),
@@ -36,6 +45,8 @@ mod tests {
             (r#"{"kv_transfer_params":"x"}"#, true),
             (r#"{"a":1,"kv_transfer_p\u0061rams":null}"#, true),
             (r#"{"ec_transfer_params":1}"#, true),
+            (r#"{"a\q":1,"kv_transfer_params":"x"}"#, true),
+            (many.as_str(), true),
             ("7", false),
         ] {
             let body = format!(r#"{{"vllm_xargs":{value}}}"#);

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_core::health::State;
+
 use crate::fleet::{HandleGuard, Pool, Worker};
 use crate::handle::Handle;
 use crate::release::Releases;
@@ -22,6 +24,8 @@ pub struct Blocks {
     pub pool: Arc<Pool>,
     /// Who holds them.
     pub holder: Arc<Worker>,
+    /// Which of its lives the holder was in when it made them.
+    pub incarnation: u32,
     /// Where the handle is from.
     pub endpoint: Endpoint,
     /// Counts them as kept by their holder.
@@ -40,7 +44,17 @@ pub struct Held {
 pub struct Spent {
     blocks: Arc<Blocks>,
     releases: Releases,
-    has_left: bool,
+    /// `None` when it is in hand again.
+    fate: Option<HandleFate>,
+}
+
+/// Why a handle is of no use any more: a read might find another request's blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// Its lease is over, or about to be.
+    Expired,
+    /// Its holder is down, or another process than the one that made the blocks.
+    WithHolder,
 }
 
 impl Held {
@@ -54,14 +68,25 @@ impl Held {
         &self.blocks
     }
 
-    /// Takes it for a decode leg; `None` when it is too late, since a read might find another request's blocks.
-    pub fn spend(mut self, now: Duration) -> Option<Spent> {
+    /// Takes it for a decode leg.
+    pub fn spend(mut self, now: Duration) -> Result<Spent, Gone> {
         self.is_in_hand = false;
-        if now >= self.blocks.good_until {
-            self.blocks.pool.metrics.transfer(HandleFate::Expired);
-            return None;
+        let blocks = &self.blocks;
+        if now >= blocks.good_until {
+            blocks.pool.metrics.transfer(HandleFate::Expired);
+            return Err(Gone::Expired);
         }
-        Some(Spent { blocks: self.blocks.clone(), releases: self.releases.clone(), has_left: true })
+        let still_holds = {
+            let holder = blocks.holder.seen();
+            holder.health.state == State::Up && holder.incarnation == blocks.incarnation
+        };
+        if !still_holds {
+            blocks.pool.metrics.transfer(HandleFate::HolderGone);
+            return Err(Gone::WithHolder);
+        }
+        // Until it is known to have arrived, a client that leaves abandons it.
+        let fate = Some(HandleFate::Abandoned);
+        Ok(Spent { blocks: blocks.clone(), releases: self.releases.clone(), fate })
     }
 }
 
@@ -86,15 +111,27 @@ impl Spent {
 
     /// It was not sent after all, since no connection came about: it is in hand again.
     pub fn never_left(mut self) -> Held {
-        self.has_left = false;
+        self.fate = None;
         Held { blocks: self.blocks.clone(), releases: self.releases.clone(), is_in_hand: true }
+    }
+}
+
+impl Spent {
+    /// Decode answered.
+    pub fn arrived(mut self) {
+        self.fate = Some(HandleFate::Dispatched);
+    }
+
+    /// Decode failed: whether it has read the blocks is not known.
+    pub fn is_stranded(mut self) {
+        self.fate = Some(HandleFate::Stranded);
     }
 }
 
 impl Drop for Spent {
     fn drop(&mut self) {
-        if self.has_left {
-            self.blocks.pool.metrics.transfer(HandleFate::Dispatched);
+        if let Some(fate) = self.fate {
+            self.blocks.pool.metrics.transfer(fate);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sluice_core::breaker::Breaker;
 use sluice_core::failure::Failure;
 use sluice_core::health::Report;
 
@@ -27,10 +28,24 @@ impl Leg {
         Self::start(pool, worker, None)
     }
 
-    /// A decode leg is sent, or the one leg of a unified request; `from`: whose KV blocks it fetches.
-    pub fn decode(pool: &Arc<Pool>, worker: &Arc<Worker>, from: Option<&Worker>) -> Self {
+    /// The one leg of a unified request is sent.
+    pub fn unified(pool: &Arc<Pool>, worker: &Arc<Worker>) -> Self {
         worker.metrics.leg(labels::Leg::Decode);
-        Self::start(pool, worker, from.map(|prefill| (prefill.id, worker.id)))
+        Self::start(pool, worker, None)
+    }
+
+    /// A decode leg is to be sent, that most likely fetches KV blocks `from` a prefill worker. It counts as a breaker's
+    /// trial from now on: others stay away while the prompt is prefilled.
+    pub fn decode(pool: &Arc<Pool>, worker: &Arc<Worker>, from: &Worker) -> Self {
+        Self::start(pool, worker, Some((from.id, worker.id)))
+    }
+
+    /// The decode leg is sent now.
+    pub fn sent(&mut self, fetches_kv: bool) {
+        self.worker.metrics.leg(labels::Leg::Decode);
+        if !fetches_kv && let Some(pair) = self.pair.take() {
+            self.leave_pairs_trial(pair);
+        }
     }
 
     /// A request to another path is passed on.
@@ -57,14 +72,16 @@ impl Leg {
 
     /// The first byte of a stream came: the worker works, whatever becomes of the rest.
     pub fn first_byte(&mut self) {
-        self.close_breakers();
+        self.tell_worker(Breaker::began_well);
+        self.tell_pair();
     }
 
     /// The answer is whole.
     pub fn went_well(&mut self) {
         self.told = true;
         self.worker.seen().failures.observe(0.0, 1.0);
-        self.close_breakers();
+        self.tell_worker(Breaker::went_well);
+        self.tell_pair();
     }
 
     /// It came to nothing, or broke off.
@@ -84,21 +101,22 @@ impl Leg {
             self.worker.seen().failures.observe(1.0, 1.0);
         }
         if failure == Failure::Refused {
+            // The worker works; whether KV moves was not tried.
             self.worker.seen().failures.observe(0.0, 1.0);
-            self.close_breakers();
+            self.tell_worker(Breaker::went_well);
         }
         if failure.counts_against_worker() {
-            self.count_towards_breakers(why);
+            self.count_towards_breakers(failure, why);
         } else {
             self.leave_trials();
         }
     }
 
-    fn close_breakers(&self) {
+    fn tell_worker(&self, tell: impl FnOnce(&mut Breaker)) {
         let changed = {
             let mut seen = self.worker.seen();
             let before = seen.breaker;
-            seen.breaker.went_well();
+            tell(&mut seen.breaker);
             before.is_closed() != seen.breaker.is_closed()
         };
         if changed {
@@ -106,15 +124,22 @@ impl Leg {
             tracing::info!(pool, worker, "worker answers again: its breaker is closed");
             self.pool.publish();
         }
+    }
+
+    fn tell_pair(&self) {
         if let Some(pair) = self.pair {
             self.pool.pairs.went_well(pair);
         }
     }
 
-    fn count_towards_breakers(&self, why: &str) {
+    fn count_towards_breakers(&self, failure: Failure, why: &str) {
         let now_ms = self.pool.now_ms();
         let (pool, worker) = (&self.worker.pool, &self.worker.name);
-        if self.worker.seen().breaker.failed(now_ms) {
+        // Who waits in vain for KV blocks may be well: a few bad prefill workers must not have a good decode worker spared.
+        let is_pairs_alone = failure == Failure::Late && self.pair.is_some();
+        if is_pairs_alone {
+            self.leave_workers_trial();
+        } else if self.worker.seen().breaker.failed(now_ms) {
             self.worker.metrics.breaker_opened();
             tracing::warn!(pool, worker, "worker fails again and again, it gets no work for a while: {why}");
             self.pool.publish();
@@ -133,13 +158,22 @@ impl Leg {
     }
 
     fn leave_trials(&self) {
-        let now_ms = self.pool.now_ms();
+        self.leave_workers_trial();
+        if let Some(pair) = self.pair {
+            self.leave_pairs_trial(pair);
+        }
+    }
+
+    fn leave_workers_trial(&self) {
         if self.is_trial {
-            self.worker.seen().breaker.trial_left(now_ms);
+            self.worker.seen().breaker.trial_left(self.pool.now_ms());
             self.pool.publish();
         }
-        if let Some(pair) = self.pair.filter(|_| self.is_pairs_trial) {
-            self.pool.pairs.trial_left(pair, now_ms);
+    }
+
+    fn leave_pairs_trial(&self, pair: Pair) {
+        if self.is_pairs_trial {
+            self.pool.pairs.trial_left(pair, self.pool.now_ms());
         }
     }
 }

@@ -37,6 +37,7 @@ use kv_watch::KvState;
 pub use leg::Leg;
 use pairs::Pairs;
 pub use table::Table;
+use worker::Seen;
 pub use worker::Worker;
 
 /// Retries that a pool may make at once: one for each request in flight, as many as there are by default.
@@ -129,13 +130,12 @@ impl Pool {
             let mut seen = worker.seen();
             let before = seen.health.state;
             seen.health = seen.health.after(report);
-            if seen.health.state == State::Up && before != State::Up {
-                seen.incarnation = seen.incarnation.wrapping_add(1);
-            }
-            if before == State::Down && seen.health.state == State::Up {
-                // What its breakers saw was before.
-                seen.breaker = Breaker::after(WORKER_FAILURES_TO_OPEN);
-                self.pairs.forget(worker.id);
+            // A connection that was refused once, of a queue that was full, is no restart.
+            seen.was_gone |= report == Report::ProbeFailed && seen.health.state == State::Down;
+            if seen.health.state == State::Up
+                && (before == State::Unknown || std::mem::take(&mut seen.was_gone))
+            {
+                self.began_anew(worker, &mut seen);
             }
             (seen.health.state != before).then_some(seen.health.state)
         };
@@ -143,6 +143,13 @@ impl Pool {
             self.publish();
         }
         changed
+    }
+
+    /// An engine process started anew: what its breakers saw, and who holds blocks there, was before.
+    fn began_anew(&self, worker: &Worker, seen: &mut Seen) {
+        seen.incarnation = seen.incarnation.wrapping_add(1);
+        seen.breaker = Breaker::after(WORKER_FAILURES_TO_OPEN);
+        self.pairs.forget(worker.id);
     }
 
     /// A worker by its name.

@@ -150,7 +150,7 @@ impl Probe {
         let Totals { transferred_bytes, transfer_seconds, .. } = metrics.totals;
         // A total that shrank is an engine that restarted unseen; the ratio leaves negative observations out.
         if metrics.totals.external_prompt_tokens < seen.totals.external_prompt_tokens {
-            seen.incarnation = seen.incarnation.wrapping_add(1);
+            self.pool.began_anew(&self.worker, &mut seen);
         }
         let bytes = transferred_bytes - seen.totals.transferred_bytes;
         let micros = (transfer_seconds - seen.totals.transfer_seconds) * 1e6;

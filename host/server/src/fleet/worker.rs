@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::facts::{Role, ability};
-use sluice_core::health::Health;
+use sluice_core::health::{Health, State};
 use sluice_core::load::{Scraped, Share};
 use sluice_core::measure::SmoothedRatio;
 
@@ -85,6 +85,8 @@ pub struct Seen {
     pub draining_since: Option<Duration>,
     /// How often it came up, counters that began anew included: each time it may be another engine.
     pub incarnation: u32,
+    /// Whether it was out of a probe's reach since it was last up.
+    pub was_gone: bool,
     /// When the last prefill here was done: one that waited for it began then.
     pub last_prefill_done: Duration,
     /// Uncached prompt tokens over milliseconds.
@@ -156,6 +158,7 @@ impl Default for Seen {
             models: None,
             draining_since: None,
             incarnation: 0,
+            was_gone: false,
             last_prefill_done: Duration::ZERO,
             prefill_rate: Dated::over(PREFILL_WINDOW_MS),
             decode_step: Dated::over(DECODE_WINDOW_TOKENS),
@@ -206,6 +209,12 @@ impl Worker {
             holds: Mutex::default(),
             seen: Mutex::default(),
         }
+    }
+
+    /// Whether it is up and not draining. Breakers are not asked.
+    pub fn takes_work(&self) -> bool {
+        let seen = self.seen();
+        seen.health.state == State::Up && seen.draining_since.is_none()
     }
 
     /// Whether it can serve a whole request.

@@ -114,7 +114,7 @@ pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static st
     if failed(&members) {
         return Err((Failure::ErrorInAnswer, "with an error in it"));
     }
-    if members.get("choices").is_none() {
+    if !members.get("choices").is_some_and(|choices| has_elements(choices.get())) {
         return Err((Failure::NoAnswer, "with no choices in it"));
     }
     Ok(members)
@@ -123,6 +123,11 @@ pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static st
 /// A whole answer as a client gets it, or what is wrong with it: the way in for tests that make answers up.
 pub fn whole_as_passed(bytes: Bytes) -> Result<Bytes, &'static str> {
     finish_whole(bytes, None).map(|(bytes, _)| bytes).map_err(|(_, what)| what)
+}
+
+/// Whether a value is an array with something in it.
+fn has_elements(value: &str) -> bool {
+    value.strip_prefix('[').is_some_and(|rest| !rest.trim_start().starts_with(']'))
 }
 
 /// Takes engine-internal members out of a whole answer, corrects its usage, and reads what its end tells.
@@ -211,6 +216,10 @@ mod tests {
             r#"{"error":{"message":"x"},"choices":[]}"#,
             r#"{"object":"error","message":"x","choices":[]}"#,
             r#"{"choices":[{"finish_reason":"error"}]}"#,
+            r#"{"choices":[]}"#,
+            r#"{"choices":[ ]}"#,
+            r#"{"choices":{"0":1}}"#,
+            r#"{"choices":7,"usage":"x"}"#,
         ] {
             assert!(finish_whole(Bytes::from_static(body.as_bytes()), None).is_err(), "{body}");
         }
@@ -218,7 +227,7 @@ mod tests {
 
     #[test]
     fn odd_members_do_no_harm() {
-        for body in [r#"{"choices":7,"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#] {
+        for body in [r#"{"choices":[7],"usage":"x"}"#, r#"{"choices":[{"finish_reason":{}}]}"#] {
             let passed = finish_whole(Bytes::from_static(body.as_bytes()), None);
             assert_eq!(passed, Ok((Bytes::from_static(body.as_bytes()), AnswerEnd::default())), "{body}");
         }

@@ -33,13 +33,13 @@ impl Deadline {
     /// Decode legs whose prompt was prefilled elsewhere: until a stream's first event, or until a whole answer.
     pub(super) fn decode(call: &Call<'_>) -> Self {
         let limit = Duration::from_millis(call.pool.config.decode_first_byte_ms);
-        Self::within(call, limit + answer_time(call), "decode_first_byte_ms")
+        Self::within(call, limit.saturating_add(answer_time(call)), "decode_first_byte_ms")
     }
 
     /// Legs that prefill and decode.
     pub(super) fn unified(call: &Call<'_>) -> Self {
         let limit = Duration::from_millis(call.pool.config.prefill_timeout_ms);
-        Self::within(call, limit + answer_time(call), "prefill_timeout_ms")
+        Self::within(call, limit.saturating_add(answer_time(call)), "prefill_timeout_ms")
     }
 
     /// Legs of requests to other paths: until a stream's first words, or, with the time that what follows them may
@@ -73,5 +73,8 @@ fn answer_time(call: &Call<'_>) -> Duration {
     if call.request.streams {
         return Duration::ZERO;
     }
-    SLOWEST_TOKEN.saturating_mul(call.request.max_output_tokens)
+    // Without a limit of the client's own, an answer may be as long as the model goes on.
+    let asked = call.request.output_limit.map(|limit| limit.tokens);
+    let most = asked.or(call.pool.config.max_model_len);
+    most.map_or(Duration::MAX, |tokens| SLOWEST_TOKEN.saturating_mul(tokens))
 }

@@ -60,7 +60,7 @@ pub(crate) async fn send_from(
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
         // sent once more, before it counts as failed.
-        Ok(Err(UpstreamError::Broken { .. })) if resend == Resend::Once => {
+        Ok(Err(UpstreamError::Broken { was_kept: true, .. })) if resend == Resend::Once => {
             origin.pool.metrics.retry(Retry::Resent);
             origin.trail.note(|story, _| story.leg_resent());
             timeout_at(deadline.at, post(origin, leg.worker(), body, attempt, traceparent)).await

@@ -70,7 +70,8 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     let held = handle.map(|handle| {
         let (pool, holder, endpoint) = (call.pool.clone(), worker.clone(), call.request.endpoint);
         let kept = Arc::new(worker.hold_handle(&call.app.clock, lease_ms));
-        let blocks = Blocks { handle, good_until: answered + usable, pool, holder, endpoint, kept };
+        let (good_until, incarnation) = (answered + usable, holder.seen().incarnation);
+        let blocks = Blocks { handle, good_until, pool, holder, incarnation, endpoint, kept };
         Held::new(blocks, &call.app.releases)
     });
     // Only now, with the handle counted: a draining worker is never taken for idle in between.

@@ -19,87 +19,136 @@ use super::dispatch::{self, Resend};
 use super::prefill::{self, Prefilled};
 use super::turn::{Record, Turn};
 use crate::fleet::{Booking, Leg, Worker};
-use crate::held::{Held, Spent};
+use crate::held::{Gone, Held, Spent};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
-use crate::telemetry::labels::{Fallback, HandleFate};
+use crate::telemetry::labels::{Fallback, HandleFate, Retry};
 use crate::telemetry::pool_metrics::PoolMetrics;
+use crate::upstream::UpstreamBody;
+
+/// Decode workers bound to one prefilled prompt, the first included: after the second that cannot be reached, what is
+/// known of the fleet is too old.
+const BINDINGS_AT_MOST: usize = 3;
 
 /// Prefills on one worker and decodes on another.
 pub(super) async fn run(
-    attempt: Attempt<'_, '_>,
-    plan: Disaggregated,
-    record: &mut Record,
-) -> Result<Response<ResponseBody>, Failed> {
-    // Until decode's answer, a client that leaves may leave KV blocks behind on the prefill worker.
-    let watch = BlocksLeft::watch(attempt.call);
-    let outcome = both_legs(attempt, plan, record).await;
-    watch.over();
-    outcome
-}
-
-async fn both_legs(
     mut attempt: Attempt<'_, '_>,
     plan: Disaggregated,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
+    let call = attempt.call;
     // Early binding books decode now, so that requests decided meanwhile see it.
     let early = match plan.decode {
-        DecodeChoice::Now(row) => Some((row, attempt.book_decode(row)?)),
+        DecodeChoice::Now(row) => Some(Bound::to(&attempt, plan.prefill, row)?),
         DecodeChoice::AfterPrefill => None,
     };
-    let mut prefilled = prefill::run(&attempt, plan.prefill).await?;
-    let (row, booking) = match early {
-        Some(bound) => bound,
-        None => bind_late(&mut attempt, plan.prefill, &prefilled)?,
-    };
-    let spent = spend(attempt.call, prefilled.held.take())?;
-    decode(attempt, prefilled, spent, (row, booking), record).await
+    let watch = BlocksLeft::watch(call);
+    let prefilled = prefill::run(&attempt, plan.prefill).await;
+    watch.over();
+    let mut prefilled = prefilled?;
+    // One that is gone by now would cost the prompt's prefill.
+    let mut bound = early.filter(Bound::takes_work);
+    let mut bindings = 0;
+    loop {
+        bindings += 1;
+        let mut to = match bound.take() {
+            Some(bound) => bound,
+            None => bind_late(&mut attempt, plan.prefill, &prefilled)?,
+        };
+        let spent = spend(call, prefilled.held.take())?;
+        let (failed, held) = match send(&attempt, &mut to, spent, &prefilled.by).await {
+            Ok(sent) => return answer(attempt, prefilled, to, sent, record).await,
+            Err(not_sent) => not_sent,
+        };
+        if held.is_none() || bindings == BINDINGS_AT_MOST || !call.pool.may_retry() {
+            return Err(failed);
+        }
+        // Its blocks wait for another decode worker.
+        call.pool.metrics.retry(Retry::After(failed.failure));
+        prefilled.held = held;
+    }
 }
 
-async fn decode(
-    attempt: Attempt<'_, '_>,
-    prefilled: Prefilled,
+/// A decode worker that is to have this request.
+struct Bound {
+    row: Row,
+    booking: Booking,
+    leg: Leg,
+}
+
+impl Bound {
+    fn to(attempt: &Attempt<'_, '_>, prefill: Row, row: Row) -> Result<Self, Failed> {
+        let booking = attempt.book_decode(row)?;
+        let leg = Leg::decode(&attempt.call.pool, booking.worker(), &*attempt.worker(prefill)?);
+        Ok(Self { row, booking, leg })
+    }
+
+    fn takes_work(&self) -> bool {
+        self.leg.worker().takes_work()
+    }
+}
+
+/// A decode leg whose answer has begun.
+struct Sent {
+    response: Response<UpstreamBody>,
     spent: Option<Spent>,
-    (row, booking): (Row, Booking),
-    record: &mut Record,
-) -> Result<Response<ResponseBody>, Failed> {
+    dispatched: Duration,
+    deadline: Deadline,
+}
+
+/// Sends the decode leg. One that reached nobody leaves its handle in hand.
+async fn send(
+    attempt: &Attempt<'_, '_>,
+    to: &mut Bound,
+    spent: Option<Spent>,
+    holder: &Worker,
+) -> Result<Sent, (Failed, Option<Held>)> {
     let call = attempt.call;
-    let from = spent.as_ref().map(|_| &*prefilled.by);
-    let leg = Leg::decode(&call.pool, booking.worker(), from);
+    to.leg.sent(spent.is_some());
     let resend = if spent.is_some() { Resend::Never } else { Resend::Once };
     let body = call.request.body(spent.as_ref().map(Spent::json));
-    let (deadline, how) = (Deadline::decode(call), (resend, attempt.number));
-    let holder = prefilled.by.clone();
-    let mut turn = Turn::start(attempt, row, booking, leg)
-        .prefilled_by(prefilled.by, prefilled.prompt_tokens, prefilled.said)
-        .reads(spent.as_ref().map(Spent::kept));
-    let sent = match dispatch::send(call, &mut turn.leg, Blame::Decode, body, how, deadline).await {
-        Ok(sent) => sent,
-        Err(failed) => {
-            return Err(match spent {
-                Some(spent) => with_blocks_left(call, failed, spent, &holder),
-                None => failed,
-            });
+    let (dispatched, deadline) = (call.app.clock.elapsed(), Deadline::decode(call));
+    let how = (resend, attempt.number);
+    match dispatch::send(call, &mut to.leg, Blame::Decode, body, how, deadline).await {
+        Ok(response) => Ok(Sent { response, spent, dispatched, deadline }),
+        Err(failed) if failed.failure == Failure::Unreachable => Err((failed, spent.map(Spent::never_left))),
+        Err(failed) if failed.failure == Failure::HostShort => {
+            // Given back, not bound again: this host cannot open a connection.
+            drop(spent.map(Spent::never_left));
+            Err((failed, None))
         }
-    };
-    let answered = answer::relay(call, turn, sent, &deadline, record).await;
-    // The decode worker may never have read the blocks: the prefill worker then keeps them for their lease. One that
-    // refused the request has told the holder.
-    answered.map_err(|failed| match spent {
-        Some(spent) if failed.failure != Failure::Refused => with_blocks_left(call, failed, spent, &holder),
-        _ => failed,
-    })
+        Err(failed) => Err((with_blocks_left(failed, spent, holder), None)),
+    }
 }
 
-/// A decode leg with a handle failed. One that never left this host is still good for ending the hold; of any other
-/// the engine may be reading the blocks right now, so that nobody may tell the holder to give them away.
-fn with_blocks_left(call: &Call<'_>, failed: Failed, spent: Spent, holder: &Worker) -> Failed {
-    if matches!(failed.failure, Failure::Unreachable | Failure::HostShort) {
-        drop(spent.never_left());
-        return failed;
+async fn answer(
+    attempt: Attempt<'_, '_>,
+    prefilled: Prefilled,
+    Bound { row, booking, leg }: Bound,
+    Sent { response, spent, dispatched, deadline }: Sent,
+    record: &mut Record,
+) -> Result<Response<ResponseBody>, Failed> {
+    let (call, holder) = (attempt.call, prefilled.by.clone());
+    let turn = Turn::start(attempt, row, booking, leg, dispatched)
+        .prefilled_by(prefilled.by, prefilled.prompt_tokens, prefilled.said)
+        .reads(spent.as_ref().map(Spent::kept));
+    match answer::relay(call, turn, response, &deadline, record).await {
+        // One that refused the request has told the holder.
+        Err(failed) if failed.failure != Failure::Refused => Err(with_blocks_left(failed, spent, &holder)),
+        answered => {
+            if let Some(spent) = spent {
+                spent.arrived();
+            }
+            answered
+        }
     }
-    call.pool.metrics.transfer(HandleFate::Stranded);
+}
+
+/// A decode leg failed whose engine may be reading the blocks right now, so that nobody may tell the holder to give
+/// them away: they stay for their lease.
+fn with_blocks_left(failed: Failed, spent: Option<Spent>, holder: &Worker) -> Failed {
+    let Some(spent) = spent else { return failed };
+    spent.is_stranded();
     if failed.failure != Failure::Late {
         return failed;
     }
@@ -108,7 +157,7 @@ fn with_blocks_left(call: &Call<'_>, failed: Failed, spent: Spent, holder: &Work
     Failed { error: ApiError { blame: Blame::Transfer, message, ..failed.error }, ..failed }
 }
 
-/// Counts a request that was given up while a prefill worker had, or was to have, KV blocks for it.
+/// Counts a request whose client left while a prefill worker was making KV blocks for it: it may keep them.
 struct BlocksLeft {
     metrics: Arc<PoolMetrics>,
     over: bool,
@@ -137,7 +186,7 @@ fn bind_late(
     attempt: &mut Attempt<'_, '_>,
     prefill_row: Row,
     prefilled: &Prefilled,
-) -> Result<(Row, Booking), Failed> {
+) -> Result<Bound, Failed> {
     let call = attempt.call;
     let (now, now_ms) = (call.app.clock.elapsed(), call.pool.now_ms());
     let fresh = call.pool.table();
@@ -162,7 +211,7 @@ fn bind_late(
             handle_expires_in_ms: millis(good_until.saturating_sub(now)),
         };
         if let Some(row) = super::decide::bind_decode(call, &mut attempt.decision, &facts, &told) {
-            return Ok((row, attempt.book_decode(row)?));
+            return Bound::to(attempt, prefill_row, row);
         }
         if call.pool.pairs.open() == 0 {
             break;
@@ -173,17 +222,19 @@ fn bind_late(
     Err(Failed { failure: Failure::NoDecodeWorker, worker: None, error: ApiError::no_worker_up(message) })
 }
 
-/// Takes the handle for the decode leg. A stale one is not spent but prefilled again.
+/// Takes the handle for the decode leg. One that may name another request's blocks is not spent but prefilled again.
 fn spend(call: &Call<'_>, held: Option<Held>) -> Result<Option<Spent>, Failed> {
     let Some(held) = held else { return Ok(None) };
     let holder = held.blocks().holder.name.clone();
-    let Some(spent) = held.spend(call.app.clock.elapsed()) else {
-        let message = format!("the KV blocks on prefill worker {holder:?} expired before decode began");
-        let error =
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Transfer, "handle_expired", message);
-        return Err(Failed { failure: Failure::HandleExpired, worker: None, error });
-    };
-    Ok(Some(spent))
+    held.spend(call.app.clock.elapsed()).map(Some).map_err(|gone| {
+        let (code, what) = match gone {
+            Gone::Expired => ("handle_expired", "expired before decode began"),
+            Gone::WithHolder => ("holder_gone", "went with it: it is down, or has started anew"),
+        };
+        let message = format!("the KV blocks on prefill worker {holder:?} {what}");
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Transfer, code, message);
+        Failed { failure: Failure::HandleExpired, worker: None, error }
+    })
 }
 
 fn millis(time: Duration) -> u32 {

@@ -124,6 +124,10 @@ impl Running {
             if is_done(&event) {
                 self.done_seen = true;
                 self.alarm.last_event();
+                if self.error_seen {
+                    // What failed does not end as if it were whole.
+                    break;
+                }
             } else {
                 self.turn.generated(1);
                 self.error_seen |= tells_failure(&event);

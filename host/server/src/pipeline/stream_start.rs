@@ -162,8 +162,9 @@ fn is_opening(event: &[u8]) -> bool {
     let Some(payload) = sse::payload(event) else { return true };
     let Ok(members) = Members::parse(payload) else { return false };
     let Ok(Some(choices)) = members.read::<Vec<Choice<'_>>>("choices") else { return false };
-    choices.iter().any(|choice| choice.delta.is_some())
-        && choices.iter().all(|choice| {
+    // A chunk of usage alone has none.
+    choices.is_empty()
+        || choices.iter().all(|choice| {
             let has_role_alone = choice.delta.as_ref().is_some_and(|delta| {
                 delta.role.is_some() && delta.content.as_ref().is_none_or(|text| text.is_empty())
             });
@@ -207,6 +208,7 @@ mod tests {
                 Err(Unopened::Error(Bytes::from_static(br#"{"error":{"code":500}}"#))),
             ),
             (&["what is this"], Ok(true)),
+            (&[ROLE, r#"{"choices":[],"usage":{"prompt_tokens":3}}"#], Ok(false)),
             (&[], Ok(false)),
         ] {
             let events: Vec<_> =

@@ -186,8 +186,14 @@ pub(super) struct AnswerEnd {
 }
 
 impl Turn {
-    /// The decode leg was dispatched now.
-    pub fn start(attempt: Attempt<'_, '_>, decode: Row, booking: Booking, leg: Leg) -> Self {
+    /// The decode leg was dispatched, then.
+    pub fn start(
+        attempt: Attempt<'_, '_>,
+        decode: Row,
+        booking: Booking,
+        leg: Leg,
+        dispatched: Duration,
+    ) -> Self {
         let Attempt { call, facts, decision, .. } = attempt;
         Self {
             app: call.app.clone(),
@@ -201,7 +207,7 @@ impl Turn {
             prefilled: None,
             prompt_tokens: None,
             booking,
-            dispatched: call.app.clock.elapsed(),
+            dispatched,
             mark: call.mark,
             session_key: call.session_key.clone(),
             leg,

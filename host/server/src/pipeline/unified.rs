@@ -31,8 +31,8 @@ pub(super) async fn run(
     );
     let booking = Booking::new(worker.clone(), share);
     let deadline = Deadline::unified(call);
-    let (leg, number) = (Leg::decode(&call.pool, &worker, None), attempt.number);
-    let mut turn = Turn::start(attempt, row, booking, leg);
+    let (leg, number) = (Leg::unified(&call.pool, &worker), attempt.number);
+    let mut turn = Turn::start(attempt, row, booking, leg, call.app.clock.elapsed());
     let body = call.request.body(None);
     let sent =
         dispatch::send(call, &mut turn.leg, Blame::Decode, body, (Resend::Once, number), deadline).await?;

@@ -101,8 +101,10 @@ labels! {
         Unusable = "unusable",
         /// Its blocks may be gone.
         Expired = "expired",
-        /// Decode failed, most often after it was dispatched.
+        /// Decode failed after it was sent: the blocks stay until their lease ends.
         Stranded = "stranded",
+        /// Its holder is down, or has started anew.
+        HolderGone = "holder_gone",
         /// The client left before decode's answer.
         Abandoned = "abandoned",
         /// Never sent to decode; its holder was told to free the blocks.

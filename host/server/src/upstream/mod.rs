@@ -51,6 +51,8 @@ pub enum UpstreamError {
         worker: String,
         /// What broke.
         cause: String,
+        /// Whether it was an idle one, kept since an earlier request: most likely the engine was just closing it.
+        was_kept: bool,
     },
 }
 
@@ -78,7 +80,9 @@ impl Upstream {
         body: impl Into<Segments>,
         headers: HeaderMap,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        let broken = |cause: String| UpstreamError::Broken { worker: worker.to_string(), cause };
+        let broke =
+            |cause: String, was_kept| UpstreamError::Broken { worker: worker.to_string(), cause, was_kept };
+        let broken = |cause: String| broke(cause, false);
         let mut request = request(method, worker, path, body.into(), headers).map_err(broken)?;
         // A kept connection that its engine has closed meanwhile is found before anything is sent on it; one that
         // closes at this very moment gives the request back unsent.
@@ -89,7 +93,7 @@ impl Upstream {
             match link.exchange(request).await {
                 Ok(head) => return Ok(UpstreamBody::of(head, link, self.idle.clone(), &worker.authority)),
                 Err(Broke::Unsent(unsent)) => request = *unsent,
-                Err(Broke::Sent(cause)) => return Err(broken(cause)),
+                Err(Broke::Sent(cause)) => return Err(broke(cause, true)),
             }
         }
         let stream = connect::open(worker, self.connect_timeout, self.tls.as_ref()).await?;
