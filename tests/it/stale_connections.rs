@@ -46,6 +46,21 @@ async fn a_request_that_meets_a_closing_connection_is_sent_again() {
     assert_eq!(failures, 0.0);
 }
 
+/// The same holds for requests that are passed on as they are.
+#[tokio::test]
+async fn a_passed_request_that_meets_a_closing_connection_is_sent_again() {
+    let engine = MockEngine::one_answer_a_connection(Closes::AtTheNextRequest).await.unwrap();
+    let host = in_front_of(&engine).await;
+    for number in 0..50 {
+        let asked = json!({"model": "emulated", "input": format!("number {number}")});
+        let answer = host.client().post("/v1/embeddings", &asked).await.unwrap();
+        assert_eq!(answer.status, 200, "number {number}: {}", answer.text());
+    }
+    let (resent, failures) = counted(&host).await;
+    assert!(resent >= 25.0, "{resent}");
+    assert_eq!((engine.seen().len() as f64, failures), (50.0 + resent, 0.0));
+}
+
 /// A handle is used once, and the engine may have got it before the connection broke: the prompt is prefilled anew.
 #[tokio::test]
 async fn a_handle_that_met_a_closing_connection_is_not_sent_again() {

@@ -4,6 +4,7 @@
 //! which paths there are and who may serve them.
 
 mod attempt;
+mod opening;
 mod outcome;
 pub mod paths;
 mod request;
@@ -21,17 +22,20 @@ use sluice_core::hash;
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::fleet::Pool;
 use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::content_type;
 use crate::http::error::ApiError;
 use crate::http::members::Members;
 use crate::ids::RequestId;
 use crate::pipeline::admit::{self, Admitted};
+use crate::pipeline::alarm::Alarm;
+use crate::pipeline::deadline::SLOWEST_TOKEN;
 use crate::pipeline::{ATTEMPTS_AT_MOST, answer, call};
 use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
-use crate::telemetry::labels::Retry;
+use crate::telemetry::labels::{Fallback, Retry};
 use crate::tenants::TokenUse;
-use attempt::{Answered, Passage, Streamed};
+use attempt::{Answered, Passage};
 use outcome::Outcome;
 use paths::{Fate, Path};
 use request::Passed;
@@ -64,8 +68,9 @@ pub async fn serve(
             response
         }
         Ok(Answered::Stream(streamed)) => {
-            let Streamed { body, booking, leg } = *streamed;
-            let passing = Passing::new(body, path.fate, booking, leg, outcome, deadline);
+            let silence_at_most = Duration::from_millis(app.config.server.stream_silence_ms);
+            let alarm = Alarm::set(deadline, silence_at_most);
+            let passing = Passing::new(*streamed, path.fate, outcome, alarm);
             answer::stream(Either::Left(Either::Right(passing)))
         }
         Err(error) => {
@@ -92,7 +97,7 @@ async fn answered(
         admit::admit(app, headers, incoming, deadline).await?;
     outcome.hold(place);
     let marks = |model: &str, priority| app.tenants.marks(&caller, model, priority).collect();
-    let Passed { model, output_limit, body } = Passed::parse(path, &bytes, marks)?;
+    let Passed { model, output_limit, streams, body } = Passed::parse(path, &bytes, marks)?;
     let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
     outcome.pool(&pool.metrics, queued);
     let trail = outcome.trail().clone();
@@ -106,7 +111,9 @@ async fn answered(
         let prompt_tokens = pool.estimate_tokens(bytes.len());
         outcome.charge(TokenUse::reserve(&app.tenants, &caller, prompt_tokens, generates.into())?);
     }
+    let asked = Asked { streams, output_tokens: output_limit.map(|limit| limit.tokens), bytes: bytes.len() };
     let passage = Passage {
+        answer_time: asked.answer_time(path.fate, &pool),
         seed: hash::bytes(2, &bytes[..bytes.len().min(SEED_BYTES)]),
         headers: call::forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref(), &trail),
         trail,
@@ -129,13 +136,47 @@ async fn answered(
         };
         attempt += 1;
         passage.trail.note(|story, now| story.attempt_failed(failed.failure.name(), now));
-        let again = attempt < ATTEMPTS_AT_MOST && failed.failure.is_retryable();
+        let again = attempt < ATTEMPTS_AT_MOST && failed.may_be_tried_again(&passage.pool, &unwanted);
+        if !again || Instant::now() >= deadline {
+            return Err(failed.error);
+        }
+        if !passage.pool.may_retry() {
+            passage.pool.metrics.fallback(Fallback::RetryBudgetSpent);
+            return Err(failed.error);
+        }
         unwanted.extend(failed.worker);
-        worker = match passage.choose(&unwanted) {
-            Ok(next) if again && passage.pool.may_retry() => next,
-            _ => return Err(failed.error),
-        };
+        let Ok(next) = passage.choose(&unwanted) else { return Err(failed.error) };
+        worker = next;
         passage.pool.metrics.retry(Retry::After(failed.failure));
+    }
+}
+
+/// What says how long an answer may take.
+struct Asked {
+    streams: bool,
+    /// The client's limit.
+    output_tokens: Option<u32>,
+    /// Of the body.
+    bytes: usize,
+}
+
+impl Asked {
+    /// How long a whole answer may take after its first token, or after the first of its prompts: one request may ask
+    /// for the embeddings of many. The longest time there is where that is not known.
+    fn answer_time(&self, fate: Fate, pool: &Pool) -> Duration {
+        let limit = Duration::from_millis(pool.config.prefill_timeout_ms);
+        let most = pool.config.max_model_len;
+        let known = match fate {
+            Fate::Generates(_) if self.streams => Some(Duration::ZERO),
+            Fate::Generates(_) => {
+                self.output_tokens.or(most).map(|tokens| SLOWEST_TOKEN.saturating_mul(tokens))
+            }
+            Fate::Prefills => {
+                most.map(|most| limit.saturating_mul(pool.estimate_tokens(self.bytes) / most.max(1)))
+            }
+            Fate::Tokenizes | Fate::Form => Some(Duration::ZERO),
+        };
+        known.unwrap_or(Duration::MAX)
     }
 }
 

@@ -73,9 +73,10 @@ pub fn events(whole: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
     borders(whole, 0).map(move |end| whole.slice(std::mem::replace(&mut start, end)..end))
 }
 
-/// How many there are.
+/// How many there are, comments such as keep-alives left out.
 pub fn count(whole: &[u8]) -> usize {
-    borders(whole, 0).count()
+    let mut start = 0;
+    borders(whole, 0).filter(|end| whole[std::mem::replace(&mut start, *end)] != b':').count()
 }
 
 /// The payload of a `data:` line.
@@ -164,6 +165,18 @@ mod tests {
         assert_eq!(whole.concat(), STREAM);
         for step in 1..STREAM.len() {
             assert_eq!(cut(STREAM, step), whole, "pieces of {step} bytes");
+        }
+    }
+
+    #[test]
+    fn keep_alives_are_not_counted() {
+        for (whole, expected) in [
+            ("", 0),
+            (": ping\n\n", 0),
+            (": ping\n\n: ping\r\n\r\ndata: 1\n\n", 1),
+            ("data: 1\n\n: ping\n\nevent: x\ndata: 2\n\n", 2),
+        ] {
+            assert_eq!(count(whole.as_bytes()), expected, "{whole:?}");
         }
     }
 

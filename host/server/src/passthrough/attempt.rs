@@ -2,33 +2,36 @@
 //! reaches the client.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::response::Parts;
-use hyper::{Method, StatusCode};
 use serde::de::IgnoredAny;
 use sluice_core::default_policy::fewest_requests;
 use sluice_core::facts::Row;
 use sluice_core::failure::Failure;
 use sluice_core::load::Share;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
+use super::opening;
 use super::paths::{Fate, Path};
 use crate::app::App;
 use crate::fleet::{Booking, Leg, Pool, Worker};
-use crate::http::body::{self, ReadError};
 use crate::http::error::{ApiError, Blame};
 use crate::http::internal;
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::ids::RequestId;
 use crate::pipeline::attempt::Failed;
-use crate::pipeline::{REQUEST_ID_HEADER, answer, dispatch, refusal};
+use crate::pipeline::deadline::Deadline;
+use crate::pipeline::dispatch::{self, Resend};
+use crate::pipeline::origin::Origin;
+use crate::pipeline::stream_start::{self, Opened};
+use crate::pipeline::{answer, refusal};
 use crate::telemetry::labels;
-use crate::telemetry::traceparent::TRACEPARENT;
 use crate::telemetry::trail::Trail;
-use crate::upstream::UpstreamBody;
 
 /// What stays the same over all attempts.
 pub(super) struct Passage<'a> {
@@ -40,6 +43,8 @@ pub(super) struct Passage<'a> {
     /// Of the body as the client sent it.
     pub body_bytes: usize,
     pub max_output_tokens: u32,
+    /// How long what follows an answer's first token may take.
+    pub answer_time: Duration,
     pub seed: u64,
     pub id: RequestId,
     pub deadline: Instant,
@@ -63,8 +68,8 @@ pub(super) enum Answered {
 
 /// A stream that has begun.
 pub(super) struct Streamed {
-    /// The engine's.
-    pub body: UpstreamBody,
+    /// Its first words, and the rest.
+    pub opened: Opened,
     /// Load, until it ends.
     pub booking: Booking,
     /// To be told how it ended.
@@ -77,52 +82,48 @@ impl Passage<'_> {
         let booking = Booking::new(worker.clone(), self.share());
         let mut leg = Leg::passed(&self.pool, worker);
         self.trail.note(|story, now| story.attempt(now));
-        let traceparent = self.trail.leg(labels::Leg::Passthrough, &worker.name);
-        let sending = self.app.upstream.send(
-            Method::POST,
-            &worker.url,
-            self.path.path,
-            self.body.clone(),
-            self.leg_headers(attempt, traceparent),
-        );
-        let response = match timeout_at(self.deadline, sending).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(dispatch::unanswered(&mut leg, Blame::Decode, &error)),
-            Err(_) => return Err(self.timed_out(&mut leg)),
-        };
+        let (origin, blame) = (self.origin(), Blame::Decode);
+        let deadline = Deadline::passed(&origin, self.answer_time);
+        let (named, how) = ((labels::Leg::Passthrough, blame), (Resend::Once, attempt));
+        let response =
+            dispatch::send_from(&origin, &mut leg, named, self.body.clone(), how, deadline).await?;
         let (head, body) = response.into_parts();
         if head.status.is_success() && answer::is_event_stream(&head.headers) {
-            leg.first_byte();
-            return Ok(Answered::Stream(Box::new(Streamed { body, booking, leg })));
+            return match stream_start::open(body, deadline.at, opening::first).await {
+                Ok(opened) => Ok(Answered::Stream(Box::new(Streamed { opened, booking, leg }))),
+                Err(unopened) => Err(answer::did_not_begin(&mut leg, unopened, &deadline)),
+            };
         }
-        let read = timeout_at(self.deadline, body::read(body, dispatch::ANSWER_BYTES_AT_MOST)).await;
-        let bytes = match read {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(error)) => {
-                let failure = match error {
-                    // Another worker's answer would be as long.
-                    ReadError::TooLong { .. } => Failure::TooLong,
-                    ReadError::Broken(_) => Failure::BrokeOff,
-                };
-                let message = format!("worker {:?}: {error}", worker.name);
-                return Err(dispatch::fail(&mut leg, Blame::Decode, failure, "worker_broke_off", message));
-            }
-            Err(_) => return Err(self.timed_out(&mut leg)),
-        };
+        let bytes = dispatch::read(&mut leg, blame, body, &deadline).await?;
         if !head.status.is_success() {
             return Err(self.refused(&mut leg, &head, &bytes));
         }
         let kind = head.headers.get(CONTENT_TYPE).cloned();
         let bytes = checked(kind.as_ref(), bytes)
-            .map_err(|what| dispatch::no_answer(&mut leg, Blame::Decode, Failure::NoAnswer, what))?;
+            .map_err(|what| dispatch::no_answer(&mut leg, blame, Failure::NoAnswer, what))?;
         leg.went_well();
         Ok(Answered::Whole { status: head.status, kind, bytes })
+    }
+
+    fn origin(&self) -> Origin<'_> {
+        Origin {
+            app: self.app,
+            pool: &self.pool,
+            path: self.path.path,
+            id: self.id,
+            headers: &self.headers,
+            deadline: self.deadline,
+            trail: &self.trail,
+        }
     }
 
     /// Who is asked: one that did not fail this request, if there is any.
     pub fn choose(&self, failed: &[u64]) -> Result<Arc<Worker>, ApiError> {
         let table = self.pool.table();
         let load = table.load();
+        if table.breakers_ignored {
+            self.origin().tell_breakers_ignored();
+        }
         let alone = matches!(self.path.fate, Fate::Generates(_));
         let able = |row: &Row| !alone || table.fleet.serves_alone(*row);
         let has_failed = |row: &Row| failed.contains(&table.fleet.id[*row as usize]);
@@ -162,17 +163,6 @@ impl Passage<'_> {
         }
     }
 
-    fn leg_headers(&self, attempt: u32, traceparent: Option<HeaderValue>) -> HeaderMap {
-        let mut headers = self.headers.clone();
-        if let Ok(id) = HeaderValue::try_from(self.id.attempt(attempt)) {
-            headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
-        }
-        if let Some(traceparent) = traceparent {
-            headers.insert(HeaderName::from_static(TRACEPARENT), traceparent);
-        }
-        headers
-    }
-
     fn refused(&self, leg: &mut Leg, head: &Parts, body: &[u8]) -> Failed {
         if head.status == StatusCode::NOT_FOUND && is_unknown_path(body) {
             let message = format!(
@@ -192,16 +182,6 @@ impl Passage<'_> {
             return Failed { failure: Failure::Refused, worker: None, error };
         }
         refusal::refusal(leg, Blame::Decode, head, body)
-    }
-
-    fn timed_out(&self, leg: &mut Leg) -> Failed {
-        let limit = self.app.config.server.request_timeout_ms;
-        let message = format!(
-            "worker {:?} did not answer within the request's {limit} ms (server.request_timeout_ms)",
-            leg.worker().name
-        );
-        let failed = dispatch::fail(leg, Blame::Decode, Failure::OutOfTime, "timeout", message);
-        Failed { error: ApiError { status: StatusCode::GATEWAY_TIMEOUT, ..failed.error }, ..failed }
     }
 }
 

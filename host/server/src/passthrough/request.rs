@@ -22,6 +22,8 @@ pub(super) struct Passed {
     pub model: String,
     /// The client's limit, if it says one and something is generated.
     pub output_limit: Option<OutputLimit>,
+    /// Whether the answer is to be a stream.
+    pub streams: bool,
     /// For the engine: as it came, less what is stripped.
     pub body: Segments,
 }
@@ -55,7 +57,9 @@ impl Passed {
         };
         let marks = if path.fate.runs_the_model() { marks(&model, priority(&members)?) } else { Vec::new() };
         let set: Vec<_> = marks.iter().map(|(name, json)| (*name, json.as_str())).collect();
-        Ok(Self { model, output_limit, body: members.splice(body, &STRIPPED, &set) })
+        // What is no boolean is the engine's to refuse.
+        let streams = members.read("stream").ok().flatten().unwrap_or(false);
+        Ok(Self { model, output_limit, streams, body: members.splice(body, &STRIPPED, &set) })
     }
 }
 

@@ -4,26 +4,22 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame};
 use serde_json::json;
 use sluice_core::failure::Failure;
-use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::attempt::Streamed;
+use super::opening::{event_type, is_failure};
 use super::outcome::Outcome;
 use super::paths::Fate;
 use crate::fleet::{Booking, Leg};
 use crate::http::error::{ApiError, Blame};
-use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
+use crate::pipeline::alarm::{Alarm, Cut};
 use crate::upstream::UpstreamBody;
-
-/// How long an engine may take to end its stream after its last event. Past it the answer is over all the same, and
-/// the connection is closed.
-const END_AFTER_LAST: Duration = Duration::from_millis(250);
 
 /// A stream's body towards the client.
 pub struct Passing(Option<Box<Running>>);
@@ -31,7 +27,9 @@ pub struct Passing(Option<Box<Running>>);
 struct Running {
     upstream: UpstreamBody,
     splitter: Splitter,
-    deadline: Pin<Box<Sleep>>,
+    /// What came before the client was answered.
+    held_back: Vec<Bytes>,
+    alarm: Alarm,
     progress: Progress,
     booking: Booking,
     leg: Leg,
@@ -39,18 +37,15 @@ struct Running {
 }
 
 impl Passing {
-    pub(super) fn new(
-        upstream: UpstreamBody,
-        fate: Fate,
-        booking: Booking,
-        leg: Leg,
-        outcome: Outcome,
-        deadline: Instant,
-    ) -> Self {
+    pub(super) fn new(streamed: Streamed, fate: Fate, outcome: Outcome, alarm: Alarm) -> Self {
+        let Streamed { opened, mut booking, mut leg } = streamed;
+        booking.prefilled();
+        leg.first_byte();
         Self(Some(Box::new(Running {
-            upstream,
-            splitter: Splitter::default(),
-            deadline: Box::pin(sleep_until(deadline)),
+            upstream: opened.body,
+            splitter: opened.splitter,
+            held_back: opened.events,
+            alarm,
             progress: Progress::of(fate),
             booking,
             leg,
@@ -62,7 +57,7 @@ impl Passing {
     fn end(&mut self) -> Option<Result<Frame<Bytes>, Infallible>> {
         let whole = self.0.as_ref()?.progress.is_whole();
         if !whole {
-            return self.cut(Failure::BrokeOff, "stream_broken", "broke the stream off");
+            return self.cut(Cut::Broken);
         }
         let mut running = *self.0.take()?;
         if running.progress.failed {
@@ -76,14 +71,10 @@ impl Passing {
     }
 
     /// Tells the client that the stream broke: half an answer must not pass for a whole one.
-    fn cut(
-        &mut self,
-        failure: Failure,
-        code: &'static str,
-        what: &str,
-    ) -> Option<Result<Frame<Bytes>, Infallible>> {
+    fn cut(&mut self, cut: Cut) -> Option<Result<Frame<Bytes>, Infallible>> {
         let mut running = *self.0.take()?;
         let worker = running.booking.worker();
+        let (failure, code, what) = cut.told();
         let message = format!("worker {:?} {what}; the answer is incomplete", worker.name);
         running.leg.failed(failure, &message);
         running.outcome.broke();
@@ -112,30 +103,29 @@ impl Body for Passing {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
             let Some(running) = &mut self.0 else { return Poll::Ready(None) };
-            if running.deadline.as_mut().poll(context).is_ready() {
-                if running.progress.ended {
-                    return Poll::Ready(self.end());
-                }
-                let what = "did not end its stream within server.request_timeout_ms";
-                return Poll::Ready(self.cut(Failure::OutOfTime, "timeout", what));
+            if !running.held_back.is_empty() {
+                let events = std::mem::take(&mut running.held_back);
+                return Poll::Ready(Some(Ok(Frame::data(sse::join(running.pass(events))))));
             }
             let chunk = match Pin::new(&mut running.upstream).poll_frame(context) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match running.alarm.poll(context) {
+                    Poll::Pending => return Poll::Pending,
+                    // Only its connection was waited for.
+                    Poll::Ready(_) if running.progress.ended => return Poll::Ready(self.end()),
+                    Poll::Ready(cut) => return Poll::Ready(self.cut(cut)),
+                },
                 Poll::Ready(None) => return Poll::Ready(self.end()),
                 Poll::Ready(Some(Err(_))) if running.progress.ended => return Poll::Ready(self.end()),
-                Poll::Ready(Some(Err(_))) => {
-                    return Poll::Ready(self.cut(Failure::BrokeOff, "stream_broken", "broke the stream off"));
-                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(self.cut(Cut::Broken)),
                 Poll::Ready(Some(Ok(frame))) => frame.into_data(),
             };
             let Ok(chunk) = chunk else { continue };
             let Ok(events) = running.splitter.push(chunk) else {
-                return Poll::Ready(self.cut(
-                    Failure::TooLong,
-                    "stream_garbage",
-                    "sent an event that is too long",
-                ));
+                return Poll::Ready(self.cut(Cut::TooLong));
             };
+            if !events.is_empty() {
+                running.alarm.event();
+            }
             let events = running.pass(events);
             if !events.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(sse::join(events)))));
@@ -146,11 +136,9 @@ impl Body for Passing {
 
 impl Running {
     fn pass(&mut self, events: Vec<Bytes>) -> Vec<Bytes> {
-        if self.progress.events == 0 && !events.is_empty() {
-            self.booking.prefilled();
-        }
-        self.booking.generated(events.len() as u32);
-        self.outcome.generated(events.len() as u32);
+        let generated = events.iter().filter(|event| sse::payload(event).is_some()).count() as u32;
+        self.booking.generated(generated);
+        self.outcome.generated(generated);
         let had_ended = self.progress.ended;
         let events: Vec<_> = events
             .into_iter()
@@ -158,8 +146,7 @@ impl Running {
             .take_while(|event| self.progress.takes(event))
             .collect();
         if self.progress.ended && !had_ended {
-            // The rest is waited for only so that the connection can be used again.
-            self.deadline.as_mut().reset(Instant::now() + END_AFTER_LAST);
+            self.alarm.last_event();
         }
         events
     }
@@ -198,8 +185,8 @@ impl Progress {
             self.ended = true;
         } else if let Some(name) = event_type(event) {
             self.ended |= self.last_types.iter().any(|last| last.as_bytes() == name);
-            self.failed |= matches!(name, b"error" | b"response.failed");
         }
+        self.failed |= is_failure(event);
         true
     }
 
@@ -207,17 +194,6 @@ impl Progress {
     fn is_whole(&self) -> bool {
         self.ended || (self.last_types.is_empty() && self.events > 0)
     }
-}
-
-/// An event's name, which vLLM writes before its payload; else the payload's `type`.
-fn event_type(event: &[u8]) -> Option<&[u8]> {
-    let named = event.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"event:"));
-    if let Some(name) = named {
-        return Some(name.trim_ascii());
-    }
-    let members = Members::parse(sse::payload(event)?).ok()?;
-    let value = members.get("type")?.get().as_bytes();
-    value.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
 #[cfg(test)]

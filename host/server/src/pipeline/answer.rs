@@ -42,7 +42,7 @@ pub(super) async fn relay(
         return Err(refusal(&mut turn.leg, Blame::Decode, &head, &bytes));
     }
     Ok(if is_event_stream(&head.headers) {
-        let opened = match stream_start::open(body, deadline.at).await {
+        let opened = match stream_start::open(body, deadline.at, stream_start::chunk).await {
             Ok(opened) => opened,
             Err(unopened) => return Err(did_not_begin(&mut turn.leg, unopened, deadline)),
         };
@@ -58,13 +58,18 @@ pub(super) async fn relay(
     })
 }
 
-fn did_not_begin(leg: &mut Leg, unopened: Unopened, deadline: &Deadline) -> Failed {
+/// A stream that failed before its first words.
+pub(crate) fn did_not_begin(leg: &mut Leg, unopened: Unopened, deadline: &Deadline) -> Failed {
     let blame = Blame::Decode;
     match unopened {
         Unopened::Late => dispatch::late(leg, blame, deadline),
         Unopened::Broken => {
-            let message =
-                format!("decode worker {:?} broke its stream off before any word", leg.worker().name);
+            let worker = leg.worker();
+            let message = format!(
+                "{} worker {:?} broke its stream off before any word",
+                worker.role.name(),
+                worker.name
+            );
             dispatch::fail(leg, blame, Failure::BrokeOff, "worker_broke_off", message)
         }
         Unopened::Empty => {

@@ -13,14 +13,13 @@ use sluice_policy::Generation;
 use tokio::time::Instant;
 
 use super::REQUEST_ID_HEADER;
+use super::origin::Origin;
 use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Pool, Table};
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::request::{ClientRequest, Endpoint};
-use crate::telemetry::labels::Fallback;
-use crate::telemetry::traceparent::TRACEPARENT;
 use crate::telemetry::trail::Trail;
 use crate::tenants::{Caller, TokenUse};
 
@@ -145,7 +144,7 @@ impl<'a> Call<'a> {
             return Err(ApiError::no_worker_up(message));
         }
         if table.breakers_ignored {
-            self.tell_breakers_ignored();
+            self.origin().tell_breakers_ignored();
         }
         if !failed.is_empty() {
             let rows = rows_without(&table.fleet, failed);
@@ -154,24 +153,17 @@ impl<'a> Call<'a> {
         Ok(table)
     }
 
-    fn tell_breakers_ignored(&self) {
-        let pool = &self.pool;
-        pool.metrics.fallback(Fallback::BreakersIgnored);
-        self.app.telemetry.warn_once(&format!("breakers {}", pool.config.name), || {
-            format!("all workers of a role of pool {:?} fail: they are tried all the same", pool.config.name)
-        });
-    }
-
-    /// Headers of a leg.
-    pub fn leg_headers(&self, attempt: u32, traceparent: Option<HeaderValue>) -> HeaderMap {
-        let mut headers = self.headers.clone();
-        if let Ok(id) = HeaderValue::try_from(self.id.attempt(attempt)) {
-            headers.insert(HeaderName::from_static(REQUEST_ID_HEADER), id);
+    /// What its legs have in common.
+    pub fn origin(&self) -> Origin<'_> {
+        Origin {
+            app: self.app,
+            pool: &self.pool,
+            path: self.request.endpoint.path(),
+            id: self.id,
+            headers: &self.headers,
+            deadline: self.deadline,
+            trail: &self.trail,
         }
-        if let Some(traceparent) = traceparent {
-            headers.insert(HeaderName::from_static(TRACEPARENT), traceparent);
-        }
-        headers
     }
 }
 

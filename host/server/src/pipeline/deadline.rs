@@ -6,14 +6,15 @@ use sluice_core::failure::Failure;
 use tokio::time::Instant;
 
 use super::call::Call;
+use super::origin::Origin;
 
 /// A token slower than this is as good as none: whole answers, whose first byte comes with their last, are given up
 /// when even at this pace they should be there. Five tokens a second is slower than people read.
-const SLOWEST_TOKEN: Duration = Duration::from_millis(200);
+pub(crate) const SLOWEST_TOKEN: Duration = Duration::from_millis(200);
 
 /// When a leg is given up, and by which limit.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Deadline {
+pub(crate) struct Deadline {
     pub at: Instant,
     /// As people set it.
     key: &'static str,
@@ -24,24 +25,35 @@ pub(super) struct Deadline {
 
 impl Deadline {
     /// Prefill legs: until their answer.
-    pub fn prefill(call: &Call<'_>) -> Self {
+    pub(super) fn prefill(call: &Call<'_>) -> Self {
         let limit = Duration::from_millis(call.pool.config.prefill_timeout_ms);
         Self::within(call, limit, "prefill_timeout_ms")
     }
 
     /// Decode legs whose prompt was prefilled elsewhere: until a stream's first event, or until a whole answer.
-    pub fn decode(call: &Call<'_>) -> Self {
+    pub(super) fn decode(call: &Call<'_>) -> Self {
         let limit = Duration::from_millis(call.pool.config.decode_first_byte_ms);
         Self::within(call, limit.saturating_add(answer_time(call)), "decode_first_byte_ms")
     }
 
     /// Legs that prefill and decode.
-    pub fn unified(call: &Call<'_>) -> Self {
+    pub(super) fn unified(call: &Call<'_>) -> Self {
         let limit = Duration::from_millis(call.pool.config.prefill_timeout_ms);
         Self::within(call, limit.saturating_add(answer_time(call)), "prefill_timeout_ms")
     }
 
+    /// Legs of requests to other paths: until a stream's first words, or, with the time that what follows them may
+    /// take, until a whole answer.
+    pub fn passed(origin: &Origin<'_>, answer_time: Duration) -> Self {
+        let limit = Duration::from_millis(origin.pool.config.prefill_timeout_ms);
+        Self::of(origin, limit.saturating_add(answer_time), "prefill_timeout_ms")
+    }
+
     fn within(call: &Call<'_>, limit: Duration, key: &'static str) -> Self {
+        Self::of(&call.origin(), limit, key)
+    }
+
+    fn of(call: &Origin<'_>, limit: Duration, key: &'static str) -> Self {
         let at = Instant::now().checked_add(limit).unwrap_or(call.deadline);
         if at < call.deadline {
             return Self { at, key, limit_ms: limit.as_millis(), failure: Failure::Late };

@@ -9,11 +9,12 @@ use tokio::time::timeout_at;
 use super::attempt::Failed;
 use super::call::Call;
 use super::deadline::Deadline;
+use super::origin::Origin;
 use crate::fleet::{Leg, Worker};
 use crate::http::body::ReadError;
 use crate::http::error::{ApiError, Blame};
 use crate::http::segments::Segments;
-use crate::telemetry::labels::Retry;
+use crate::telemetry::labels::{self, Retry};
 use crate::upstream::{UpstreamBody, UpstreamError};
 
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
@@ -24,7 +25,7 @@ const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
 
 /// Whether a leg whose connection broke before an answer may be sent once more as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Resend {
+pub(crate) enum Resend {
     /// It carries no handle.
     Once,
     /// It carries a handle. The engine may have begun to read the blocks, and the holder may have given them away
@@ -38,19 +39,31 @@ pub(super) async fn send(
     leg: &mut Leg,
     blame: Blame,
     body: Segments,
+    how: (Resend, u32),
+    deadline: Deadline,
+) -> Result<Response<UpstreamBody>, Failed> {
+    send_from(&call.origin(), leg, (blame.into(), blame), body, how, deadline).await
+}
+
+/// As [`send`], for any request; the leg's name in traces, and who is to blame when it fails.
+pub(crate) async fn send_from(
+    origin: &Origin<'_>,
+    leg: &mut Leg,
+    (name, blame): (labels::Leg, Blame),
+    body: Segments,
     (resend, attempt): (Resend, u32),
     deadline: Deadline,
 ) -> Result<Response<UpstreamBody>, Failed> {
-    let traceparent = call.trail.leg(blame.into(), &leg.worker().name);
+    let traceparent = origin.trail.leg(name, &leg.worker().name);
     let first =
-        timeout_at(deadline.at, post(call, leg.worker(), body.clone(), attempt, traceparent.clone())).await;
+        timeout_at(deadline.at, post(origin, leg.worker(), body.clone(), attempt, traceparent.clone())).await;
     let sent = match first {
         // Most likely an idle connection that the engine was just closing. The engine itself may be well: the leg is
         // sent once more, before it counts as failed.
         Ok(Err(UpstreamError::Broken { was_kept: true, .. })) if resend == Resend::Once => {
-            call.pool.metrics.retry(Retry::Resent);
-            call.trail.note(|story, _| story.leg_resent());
-            timeout_at(deadline.at, post(call, leg.worker(), body, attempt, traceparent)).await
+            origin.pool.metrics.retry(Retry::Resent);
+            origin.trail.note(|story, _| story.leg_resent());
+            timeout_at(deadline.at, post(origin, leg.worker(), body, attempt, traceparent)).await
         }
         other => other,
     };
@@ -63,17 +76,14 @@ pub(super) async fn send(
 }
 
 async fn post(
-    call: &Call<'_>,
+    origin: &Origin<'_>,
     worker: &Worker,
     body: Segments,
     attempt: u32,
     traceparent: Option<HeaderValue>,
 ) -> Result<Response<UpstreamBody>, UpstreamError> {
-    let path = call.request.endpoint.path();
-    call.app
-        .upstream
-        .send(Method::POST, &worker.url, path, body, call.leg_headers(attempt, traceparent))
-        .await
+    let headers = origin.leg_headers(attempt, traceparent);
+    origin.app.upstream.send(Method::POST, &worker.url, origin.path, body, headers).await
 }
 
 /// No answer's head came.
@@ -92,7 +102,7 @@ pub(crate) fn unanswered(leg: &mut Leg, blame: Blame, error: &UpstreamError) -> 
 }
 
 /// It did not answer in its time.
-pub(super) fn late(leg: &mut Leg, blame: Blame, deadline: &Deadline) -> Failed {
+pub(crate) fn late(leg: &mut Leg, blame: Blame, deadline: &Deadline) -> Failed {
     let worker = leg.worker();
     let message =
         format!("{} worker {:?} did not answer {}", worker.role.name(), worker.name, deadline.words());
@@ -121,7 +131,7 @@ pub(crate) fn fail(
 }
 
 /// Reads a whole answer.
-pub(super) async fn read(
+pub(crate) async fn read(
     leg: &mut Leg,
     blame: Blame,
     body: UpstreamBody,

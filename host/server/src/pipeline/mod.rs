@@ -1,18 +1,20 @@
 //! The life of a request. [`serve`] and `run` read like the list in ARCHITECTURE.md; each step is a file.
 
 pub(crate) mod admit;
+pub(crate) mod alarm;
 pub(crate) mod answer;
 pub(crate) mod attempt;
 pub(crate) mod call;
-mod deadline;
+pub(crate) mod deadline;
 mod decide;
 pub(crate) mod dispatch;
 mod facts;
+pub(crate) mod origin;
 mod prefill;
 mod pull;
 pub(crate) mod refusal;
 pub mod relay;
-mod stream_start;
+pub(crate) mod stream_start;
 mod turn;
 mod unified;
 

@@ -14,8 +14,9 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use memchr::memmem::Finder;
 use sluice_core::failure::Failure;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
+use super::alarm::{Alarm, Cut};
 use super::answer::answer_end;
 use super::stream_start::{Opened, is_done, tells_failure};
 use super::turn::{AnswerEnd, Record, Turn};
@@ -23,10 +24,6 @@ use crate::http::error::{ApiError, Blame};
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
 use crate::upstream::UpstreamBody;
-
-/// How long an engine may take to end its stream after `[DONE]`. Past it the answer is over all the same, and the
-/// connection is closed.
-const END_AFTER_DONE: Duration = Duration::from_millis(250);
 
 /// Pieces kept to read usage and finish from at the end: the finish chunk, the usage chunk, and one to spare. Each has
 /// at least one event.
@@ -40,11 +37,7 @@ struct Running {
     splitter: Splitter,
     /// Of what came before the client was answered.
     held_back: Bytes,
-    /// The request's own end, or the end of the engine's silence, whichever comes first.
-    alarm: Pin<Box<Sleep>>,
-    deadline: Instant,
-    silence_at_most: Duration,
-    last_event: Instant,
+    alarm: Alarm,
     /// Pieces of whole events that came last.
     last: VecDeque<Bytes>,
     done_seen: bool,
@@ -53,27 +46,14 @@ struct Running {
     record: Record,
 }
 
-/// Why a stream ended before its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    Broken,
-    TimedOut,
-    Silent,
-    TooLong,
-}
-
 impl Relay {
     pub(super) fn new(opened: Opened, turn: Turn, record: Record, deadline: Instant) -> Self {
         let silence_at_most = Duration::from_millis(turn.app.config.server.stream_silence_ms);
-        let now = Instant::now();
         let mut running = Running {
             upstream: opened.body,
             splitter: opened.splitter,
             held_back: sse::join(opened.events),
-            alarm: Box::pin(sleep_until(deadline.min(now + silence_at_most))),
-            deadline,
-            silence_at_most,
-            last_event: now,
+            alarm: Alarm::set(deadline, silence_at_most),
             last: VecDeque::with_capacity(LAST_PIECES_KEPT + 1),
             done_seen: false,
             error_seen: false,
@@ -100,7 +80,7 @@ impl Body for Relay {
                 return Poll::Ready(Some(Ok(Frame::data(running.pass(events)))));
             }
             let frame = match Pin::new(&mut running.upstream).poll_frame(context) {
-                Poll::Pending => match running.poll_alarm(context) {
+                Poll::Pending => match running.alarm.poll(context) {
                     Poll::Pending => return Poll::Pending,
                     // Only its connection was waited for.
                     Poll::Ready(_) if running.done_seen => return Poll::Ready(self.end()),
@@ -120,7 +100,7 @@ impl Body for Relay {
                 return Poll::Ready(self.cut(Cut::TooLong));
             };
             if !whole.is_empty() {
-                running.last_event = Instant::now();
+                running.alarm.event();
                 return Poll::Ready(Some(Ok(Frame::data(running.pass(whole)))));
             }
         }
@@ -128,22 +108,6 @@ impl Body for Relay {
 }
 
 impl Running {
-    /// Ready when the stream is to be ended. The alarm is set anew only when it rings, not with each event.
-    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<Cut> {
-        while self.alarm.as_mut().poll(context).is_ready() {
-            let now = Instant::now();
-            let silent_at = self.last_event + self.silence_at_most;
-            if self.done_seen || now >= self.deadline {
-                return Poll::Ready(Cut::TimedOut);
-            }
-            if now >= silent_at {
-                return Poll::Ready(Cut::Silent);
-            }
-            self.alarm.as_mut().reset(self.deadline.min(silent_at));
-        }
-        Poll::Pending
-    }
-
     /// What the client gets of a piece of whole events.
     fn pass(&mut self, whole: Bytes) -> Bytes {
         if is_plain(&whole) {
@@ -159,8 +123,7 @@ impl Running {
             }
             if is_done(&event) {
                 self.done_seen = true;
-                // The rest is waited for only so that the connection can be used again.
-                self.alarm.as_mut().reset(Instant::now() + END_AFTER_DONE);
+                self.alarm.last_event();
                 if self.error_seen {
                     // What failed does not end as if it were whole.
                     break;
@@ -229,18 +192,7 @@ impl Relay {
     fn cut(&mut self, cut: Cut) -> Option<Result<Frame<Bytes>, Infallible>> {
         let mut running = *self.0.take()?;
         let worker = running.turn.booking.worker().name.clone();
-        let (failure, code, what) = match cut {
-            Cut::Broken => (Failure::BrokeOff, "stream_broken", "broke the stream off"),
-            Cut::TimedOut => {
-                (Failure::OutOfTime, "timeout", "did not end its stream within server.request_timeout_ms")
-            }
-            Cut::Silent => (
-                Failure::Late,
-                "stream_silent",
-                "sent nothing for as long as server.stream_silence_ms allows",
-            ),
-            Cut::TooLong => (Failure::TooLong, "stream_garbage", "sent an event that is too long"),
-        };
+        let (failure, code, what) = cut.told();
         let message = format!("decode worker {worker:?} {what}; the answer is incomplete");
         running.turn.break_off(failure, &message, &mut running.record);
         let error = ApiError::new(hyper::StatusCode::BAD_GATEWAY, Blame::Decode, code, message);

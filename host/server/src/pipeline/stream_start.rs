@@ -14,12 +14,18 @@ use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
 use crate::upstream::UpstreamBody;
 
-/// Events held back while none has content. vLLM opens a chat with one.
+/// Events with a payload held back while none has content. vLLM opens a chat with one, and a response with two.
 const HELD_BACK_AT_MOST: usize = 16;
+
+/// Bytes of them: with more than the longest event holds, the stream is passed on.
+const HELD_BACK_BYTES_AT_MOST: usize = sse::EVENT_BYTES_AT_MOST;
+
+/// Bytes of keep-alives held back; further ones are dropped, since a client that was not answered yet needs none.
+const KEEP_ALIVE_BYTES_AT_MOST: usize = 1_024;
 
 /// A stream that began well.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(crate) struct Opened {
     pub body: UpstreamBody,
     pub splitter: Splitter,
     /// What came until now, not passed on yet.
@@ -28,7 +34,7 @@ pub(super) struct Opened {
 
 /// Why a stream did not begin.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unopened {
+pub(crate) enum Unopened {
     Late,
     Broken,
     /// `[DONE]` before any content.
@@ -40,9 +46,26 @@ pub(super) enum Unopened {
     Error(Bytes),
 }
 
-/// Reads until the first event that is part of an answer.
-pub(super) async fn open(mut body: UpstreamBody, until: Instant) -> Result<Opened, Unopened> {
-    let (mut splitter, mut events) = (Splitter::default(), Vec::new());
+/// What an event is to its stream's start.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// An opening without words, which tells nothing yet.
+    Opening,
+    /// Part of an answer.
+    Words,
+    /// The engine says that it failed, in this JSON.
+    Failure(Bytes),
+    /// None of any answer.
+    Garbage,
+}
+
+/// Reads until the first event that is part of an answer; `look` tells what an event with a payload is.
+pub(crate) async fn open(
+    mut body: UpstreamBody,
+    until: Instant,
+    look: impl Fn(&[u8]) -> First,
+) -> Result<Opened, Unopened> {
+    let (mut splitter, mut start) = (Splitter::default(), Start::default());
     loop {
         let frame = match timeout_at(until, body.frame()).await {
             Err(_) => return Err(Unopened::Late),
@@ -50,35 +73,66 @@ pub(super) async fn open(mut body: UpstreamBody, until: Instant) -> Result<Opene
             Ok(Some(Ok(frame))) => frame,
         };
         let Ok(chunk) = frame.into_data() else { continue };
-        let mut new = splitter.push(chunk).map_err(|_| Unopened::TooLong)?;
-        // Comments are no words, however many: what keeps a connection alive must not pass for an answer.
-        new.retain(|event| sse::payload(event).is_some());
-        let begins = begins(&new)?;
-        events.extend(new);
-        if begins || events.len() > HELD_BACK_AT_MOST {
-            return Ok(Opened { body, splitter, events });
+        let new = splitter.push(chunk).map_err(|_| Unopened::TooLong)?;
+        if start.takes(new, &look)? {
+            return Ok(Opened { body, splitter, events: start.held_back });
         }
     }
 }
 
-/// Whether an answer begins in these events.
-fn begins(events: &[Bytes]) -> Result<bool, Unopened> {
-    for event in events {
-        if is_done(event) {
-            return Err(Unopened::Empty);
+/// What came of a stream that has not begun.
+#[derive(Debug, Default)]
+struct Start {
+    held_back: Vec<Bytes>,
+    openings: usize,
+    opening_bytes: usize,
+    keep_alive_bytes: usize,
+}
+
+impl Start {
+    /// Takes events in; whether the stream has begun.
+    fn takes(&mut self, events: Vec<Bytes>, look: impl Fn(&[u8]) -> First) -> Result<bool, Unopened> {
+        let mut has_begun = false;
+        for event in events {
+            if !has_begun {
+                if sse::payload(&event).is_none() {
+                    self.keep_alive_bytes += event.len();
+                    if self.keep_alive_bytes <= KEEP_ALIVE_BYTES_AT_MOST {
+                        self.held_back.push(event);
+                    }
+                    continue;
+                }
+                if is_done(&event) {
+                    return Err(Unopened::Empty);
+                }
+                self.openings += 1;
+                self.opening_bytes += event.len();
+                has_begun = match look(&event) {
+                    First::Failure(payload) => return Err(Unopened::Error(payload)),
+                    First::Garbage => return Err(Unopened::Garbage),
+                    First::Words => true,
+                    First::Opening => {
+                        self.openings > HELD_BACK_AT_MOST || self.opening_bytes > HELD_BACK_BYTES_AT_MOST
+                    }
+                };
+            }
+            self.held_back.push(event);
         }
-        if tells_failure(event) {
-            let payload = sse::payload(event).unwrap_or_default();
-            return Err(Unopened::Error(Bytes::copy_from_slice(payload)));
-        }
-        if is_garbage(event) {
-            return Err(Unopened::Garbage);
-        }
-        if !is_opening(event) {
-            return Ok(true);
-        }
+        Ok(has_begun)
     }
-    Ok(false)
+}
+
+/// What a chunk of a completion is.
+pub(super) fn chunk(event: &[u8]) -> First {
+    if tells_failure(event) {
+        First::Failure(Bytes::copy_from_slice(sse::payload(event).unwrap_or_default()))
+    } else if is_garbage(event) {
+        First::Garbage
+    } else if is_opening(event) {
+        First::Opening
+    } else {
+        First::Words
+    }
 }
 
 /// Whether an event is none of any answer. One that is written on several lines is not looked into.
@@ -95,7 +149,7 @@ pub(super) fn is_done(event: &[u8]) -> bool {
 }
 
 /// Whether a chunk says that the engine failed. The text is looked for first: most chunks are not parsed.
-pub(super) fn tells_failure(event: &[u8]) -> bool {
+pub(crate) fn tells_failure(event: &[u8]) -> bool {
     thread_local! {
         static FINDER: Finder<'static> = Finder::new("error");
     }
@@ -177,8 +231,33 @@ mod tests {
         ] {
             let events: Vec<_> =
                 payloads.iter().map(|payload| Bytes::from(format!("data: {payload}\n\n"))).collect();
-            assert_eq!(begins(&events), expected, "{payloads:?}");
+            assert_eq!(Start::default().takes(events, chunk), expected, "{payloads:?}");
         }
-        assert_eq!(begins(&[Bytes::from_static(b": ping\n\n")]), Ok(false));
+    }
+
+    #[test]
+    fn keep_alives_are_no_words_however_many_come() {
+        let mut start = Start::default();
+        let (ping, named) = (Bytes::from_static(b": ping\n\n"), Bytes::from_static(b"event: ping\n\n"));
+        for _ in 0..10_000 {
+            assert_eq!(start.takes(vec![ping.clone(), named.clone()], chunk), Ok(false));
+        }
+        let held: usize = start.held_back.iter().map(Bytes::len).sum();
+        assert!((1..=KEEP_ALIVE_BYTES_AT_MOST).contains(&held), "{held}");
+        let words = Bytes::from_static(b"data: {\"choices\":[{\"text\":\"a\"}]}\n\n");
+        assert_eq!(start.takes(vec![words.clone(), ping.clone()], chunk), Ok(true));
+        assert_eq!(start.held_back[start.held_back.len() - 2..], [words, ping]);
+    }
+
+    #[test]
+    fn openings_are_held_back_within_bounds() {
+        let long = Bytes::from(format!("data: {}\n\n", "x".repeat(HELD_BACK_BYTES_AT_MOST / 2)));
+        for (event, held_back) in [(Bytes::from_static(b"data: {}\n\n"), HELD_BACK_AT_MOST), (long, 1)] {
+            let mut start = Start::default();
+            for _ in 0..held_back {
+                assert_eq!(start.takes(vec![event.clone()], |_| First::Opening), Ok(false));
+            }
+            assert_eq!(start.takes(vec![event], |_| First::Opening), Ok(true));
+        }
     }
 }
