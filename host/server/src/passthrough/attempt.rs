@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::paths::{Fate, Path};
 use crate::app::App;
 use crate::fleet::{Booking, Leg, Pool, Worker};
-use crate::http::body::{self, ReadError};
+use crate::http::body::ReadError;
 use crate::http::error::{ApiError, Blame};
 use crate::http::internal;
 use crate::http::members::Members;
@@ -95,11 +95,12 @@ impl Passage<'_> {
             leg.first_byte();
             return Ok(Answered::Stream(Box::new(Streamed { body, booking, leg })));
         }
-        let read = timeout_at(self.deadline, body::read(body, dispatch::ANSWER_BYTES_AT_MOST)).await;
+        let read = timeout_at(self.deadline, body.read_whole(dispatch::ANSWER_BYTES_AT_MOST)).await;
         let bytes = match read {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => {
                 let failure = match error {
+                    ReadError::NoRoom => return Err(dispatch::short(&mut leg, error.to_string())),
                     // Another worker's answer would be as long.
                     ReadError::TooLong { .. } => Failure::TooLong,
                     ReadError::Broken(_) => Failure::BrokeOff,
