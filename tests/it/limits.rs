@@ -14,6 +14,10 @@ const CHUNK: &str = r#"{"id":"c","choices":[{"index":0,"text":" a","finish_reaso
 async fn obedient() -> MockEngine {
     MockEngine::start(|request| match request.body["prompt"].as_str() {
         Some("silence") => Canned::silence(),
+        Some("flood") => {
+            let chunk = CHUNK.replace(" a", &"a".repeat(64 * 1024));
+            Canned::events(&[chunk.as_str(); 512], End::Never)
+        }
         Some("stall") => Canned::events(&[CHUNK], End::Never),
         _ => Canned::completed(),
     })
@@ -68,6 +72,26 @@ async fn a_request_has_its_time_and_no_more() {
     assert_eq!(metrics.sum("sluice_requests_total", &[]), 3.0);
     // A request out of time is not tried again: it has no time left.
     assert_eq!(engine.seen().len(), 2);
+}
+
+/// A client that does not take what waits for it is cut off when its request's time is over, long before it counts as
+/// one that reads nothing at all. That is its own end, not the engine's failure.
+#[tokio::test]
+async fn a_client_that_reads_too_slowly_has_its_time_and_no_more() {
+    let engine = obedient().await;
+    let host = with_server_lines(&engine, "request_timeout_ms = 1000\nconnect_timeout_ms = 500").await;
+    let mut client = TcpStream::connect(host.client().base().trim_start_matches("http://")).await.unwrap();
+    let body = asked("flood", true).to_string();
+    let length = body.len();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: sluice\r\ncontent-type: application/json\r\n";
+    client.write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes()).await.unwrap();
+    client.read_exact(&mut [0; 1_024]).await.unwrap();
+    let cancelled = [("outcome", "cancelled")];
+    host.until_metric("sluice_requests_total", &cancelled, |count| count == 1.0, SOON).await.unwrap();
+    nothing_left_booked(&host, &["unified-0"]).await;
+    let metrics = host.metrics().await.unwrap();
+    assert_eq!(metrics.sum("sluice_requests_total", &[]), 1.0);
+    assert_eq!(metrics.sum("sluice_leg_failures_total", &[]), 0.0);
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ pub mod pipeline;
 pub mod policy_events;
 pub mod release;
 pub mod request;
+pub mod restarting;
 pub mod routes;
 pub mod sessions;
 pub mod splitting;

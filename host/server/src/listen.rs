@@ -25,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 use crate::http::body::ResponseBody;
 use crate::http::telling::Telling;
 use crate::last_call;
-use crate::stall::StallGuard;
+use crate::stall::{AnswerDeadline, StallGuard};
 use crate::threads::DataThreads;
 
 /// How long a client may read nothing of what waits for it. Streams pause for seconds at most.
@@ -64,6 +64,8 @@ pub struct Serving {
     pub connections_at_most: usize,
     /// From a connection's start, or the end of its last answer, to the end of its next request's headers.
     pub header_timeout: Duration,
+    /// From the end of a request's headers until its client must have taken the answer.
+    pub request_timeout: Duration,
     /// From the signal to stop until connections are cut off.
     pub drain_timeout: Duration,
     /// Turns true when it is time to stop.
@@ -109,7 +111,10 @@ where
         };
         let Some((stream, place)) = accepted else { continue };
         let handler = handler.clone();
+        let (deadline, request_timeout) = (AnswerDeadline::new(), serving.request_timeout);
+        let begun = deadline.clone();
         let service = service_fn(move |request| {
+            begun.begin(request_timeout);
             let response = handler(request);
             async move { Ok::<_, Infallible>(response.await) }
         });
@@ -118,7 +123,7 @@ where
         let connection = async move {
             // Registered with the event loop of the thread that serves it.
             let Ok(stream) = TcpStream::from_std(stream) else { return };
-            let stream = StallGuard::new(stream, WRITE_STALL_AT_MOST);
+            let stream = StallGuard::new(stream, WRITE_STALL_AT_MOST, deadline);
             match tls {
                 None => converse(stream, service, header_timeout, stop).await,
                 Some(tls) => {

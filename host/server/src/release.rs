@@ -5,12 +5,14 @@
 //! request for a model that no engine serves. Where that cannot be done the blocks stay until their lease ends; both
 //! are counted.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::{HeaderMap, Method, StatusCode};
 use sluice_core::facts::Role;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -18,6 +20,7 @@ use crate::app::App;
 use crate::fleet::{Pool, Worker};
 use crate::held::Blocks;
 use crate::request::Endpoint;
+use crate::restarting::restarting;
 use crate::telemetry::labels::HandleFate;
 use crate::upstream::UpstreamError;
 
@@ -26,6 +29,9 @@ const WAITING_AT_MOST: usize = 4_096;
 
 /// Holds that are being ended at one time: they must not crowd out requests.
 const AT_ONCE: usize = 16;
+
+/// How long holds are still ended after the last request, when the host stops.
+const ENDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long an engine may take to refuse.
 const REFUSED_WITHIN: Duration = Duration::from_secs(2);
@@ -58,14 +64,79 @@ impl Releases {
     }
 }
 
-/// Ends holds until the queue's other side is gone.
-pub async fn run(app: Arc<App>, mut waiting: Waiting) {
-    let mut ending = JoinSet::new();
-    while let Some(blocks) = waiting.recv().await {
-        while ending.len() >= AT_ONCE {
-            ending.join_next().await;
+/// The task that ends holds.
+#[derive(Debug)]
+pub struct Releasing {
+    tasks: JoinSet<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Releasing {
+    /// Starts it.
+    pub fn start(app: Arc<App>, waiting: Waiting) -> Self {
+        let telemetry = app.telemetry.clone();
+        let waiting = Arc::new(Mutex::new(waiting));
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(restarting("release", telemetry, move || {
+            let (app, waiting, stopped) = (app.clone(), waiting.clone(), stopped.clone());
+            // One that starts anew goes on where the one before it failed.
+            async move { run(&mut *waiting.lock().await, stopped, |blocks| end(app.clone(), blocks)).await }
+        }));
+        Self { tasks, stop }
+    }
+
+    /// Ends the holds that wait, within a time: their requests are over, and nobody else will free their blocks before
+    /// the lease ends.
+    pub async fn finish(mut self) {
+        let _ = self.stop.send(true);
+        let ended = timeout(ENDED_WITHIN, async { while self.tasks.join_next().await.is_some() {} });
+        if ended.await.is_err() {
+            tracing::warn!(
+                "KV blocks that nobody will fetch stay until their leases end: not all could be given back within {} s",
+                ENDED_WITHIN.as_secs()
+            );
         }
-        ending.spawn(end(app.clone(), blocks));
+    }
+}
+
+/// Ends holds until the queue's other side is gone, or it is told to stop and the queue is empty.
+async fn run<T, F>(waiting: &mut mpsc::Receiver<T>, mut stopped: watch::Receiver<bool>, end: impl Fn(T) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut ending = JoinSet::new();
+    let mut stop = pin!(async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    });
+    let mut stops = false;
+    loop {
+        let taken = tokio::select! {
+            biased;
+            () = &mut stop, if !stops => {
+                // What is in it can still be taken.
+                waiting.close();
+                stops = true;
+                continue;
+            }
+            Some(ended) = ending.join_next() => {
+                told(ended);
+                continue;
+            }
+            taken = waiting.recv(), if ending.len() < AT_ONCE => taken,
+        };
+        let Some(taken) = taken else { break };
+        ending.spawn(end(taken));
+    }
+    while let Some(ended) = ending.join_next().await {
+        told(ended);
+    }
+}
+
+/// A defect in ending one hold must not end the others, nor go unseen.
+fn told(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!("a hold's blocks stay until their lease ends: ending it failed: {error}");
     }
 }
 
@@ -143,4 +214,40 @@ fn headers(app: &App, pool: &Pool) -> HeaderMap {
         headers.insert("x-request-id", id);
     }
     headers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_when_the_host_stops_is_still_ended() {
+        let (sender, mut waiting) = mpsc::channel(WAITING_AT_MOST);
+        let (stop, stopped) = watch::channel(false);
+        let count = 3 * AT_ONCE;
+        for number in 0..count {
+            sender.try_send(number).expect("room");
+        }
+        stop.send(true).expect("it listens");
+        let (ended, at_once, most) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let counts = Arc::new((ended, at_once, most));
+        let counted = counts.clone();
+        run(&mut waiting, stopped, move |number| {
+            let counts = counted.clone();
+            async move {
+                let (ended, at_once, most) = &*counts;
+                most.fetch_max(at_once.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                at_once.fetch_sub(1, Ordering::Relaxed);
+                assert!(number != 5, "one that fails stops no other");
+                ended.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .await;
+        assert_eq!(counts.0.load(Ordering::Relaxed), count - 1);
+        assert_eq!(counts.2.load(Ordering::Relaxed), AT_ONCE);
+        assert!(sender.try_send(0).is_err(), "nothing more is taken");
+    }
 }

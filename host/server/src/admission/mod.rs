@@ -19,6 +19,7 @@ pub use place::Place;
 pub use waiting::Waiting;
 
 use crate::clock::Clock;
+use crate::http::body_budget::{BodyBudget, LARGE_BODIES_BYTES_AT_MOST};
 use crate::telemetry::admission::{AdmissionMetrics, Refusal};
 
 /// Bodies of waiting requests that are read meanwhile, in KiB, all together: 64 KiB for each of 1,024. A request that
@@ -39,6 +40,7 @@ pub struct Admission {
     places: Mutex<Places<Told>>,
     room: Room,
     bodies: Arc<Semaphore>,
+    large_bodies: Arc<BodyBudget>,
     clock: Arc<dyn Clock>,
     in_flight: Gauge,
     metrics: Arc<AdmissionMetrics>,
@@ -77,6 +79,7 @@ impl Admission {
             places: Mutex::new(Places::new(room, shares)),
             room,
             bodies: Arc::new(Semaphore::new(WAITING_BODIES_KIB)),
+            large_bodies: BodyBudget::new(LARGE_BODIES_BYTES_AT_MOST),
             clock,
             in_flight,
             metrics,
@@ -109,6 +112,16 @@ impl Admission {
     pub fn room_for_body(&self, bytes_at_most: u64) -> Option<OwnedSemaphorePermit> {
         let kib = u32::try_from(bytes_at_most.div_ceil(1_024)).ok()?;
         self.bodies.clone().try_acquire_many_owned(kib).ok()
+    }
+
+    /// What the bodies of all requests may take.
+    pub fn large_bodies(&self) -> &Arc<BodyBudget> {
+        &self.large_bodies
+    }
+
+    /// A request found no room for its body.
+    pub fn refuse_body(&self, account: usize) {
+        self.metrics.refused(account, Refusal::BodiesFull);
     }
 
     /// When a request that was turned away for want of room should come back.

@@ -9,7 +9,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluice_policy::{HostConfig, OpenError, PolicyHost};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use super::{Signals, complain, say};
 use crate::app::App;
@@ -19,14 +18,14 @@ use crate::config::{self, Config, ConfigError, Secrets};
 use crate::fleet::{kv_watch, probe};
 use crate::listen::{self, Serving, TlsServing};
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
-use crate::release;
+use crate::release::{self, Releasing};
 use crate::routes;
 use crate::sessions;
 use crate::telemetry::otlp::Exporter;
 use crate::telemetry::{self, Telemetry};
 use crate::threads::{self, DataThreads};
 use crate::tls::{self, Renewal, Renewed, ServerTls, TlsError};
-use crate::upstream::Upstream;
+use crate::upstream::{IDLE_CONNECTIONS_AT_MOST, Upstream};
 
 /// Connections of clients per request in flight: most clients keep idle ones for their next request.
 const CONNECTIONS_PER_REQUEST: usize = 2;
@@ -88,9 +87,10 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     let (releases, holds) = release::queue();
     let clock = SystemClock::shared();
     let app = Arc::new(App::new(config, &secrets, upstream, policies, telemetry, clock, releases));
-    let mut ending = JoinSet::new();
-    ending.spawn(release::run(app.clone(), holds));
-    serve(app, clients, operators, tls).await
+    let releasing = Releasing::start(app.clone(), holds);
+    let code = serve(app, clients, operators, tls).await;
+    releasing.finish().await;
+    code
 }
 
 /// TLS towards clients, if they see a certificate, and the client towards workers.
@@ -133,8 +133,7 @@ async fn serve(
     let (stop, stopped) = watch::channel(false);
     let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
         + app.config.server.max_queued;
-    // Two legs a request, at most one of them at a time on a connection of its own.
-    want_descriptors(connections_at_most + app.config.server.max_in_flight + OTHER_DESCRIPTORS);
+    want_descriptors(descriptors(connections_at_most, app.config.server.max_in_flight));
     let signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(error) => {
@@ -155,6 +154,7 @@ async fn serve(
         tls: acceptor.map(|acceptor| TlsServing { acceptor, failures }),
         connections_at_most,
         header_timeout: Duration::from_millis(app.config.server.header_timeout_ms),
+        request_timeout: Duration::from_millis(app.config.server.request_timeout_ms),
         drain_timeout: Duration::from_millis(app.config.server.drain_timeout_ms),
         stop: stopped,
         threads: Some(threads),
@@ -265,6 +265,15 @@ fn tell_missing_policy(app: &App) {
             format!("policy {wanted:?} is not in force: drop {folder}/{wanted}.wasm; the built-in default decides until then")
         });
     }
+}
+
+/// What a full host needs: its clients, one leg at a time for each request, the connections kept to engines, operators.
+fn descriptors(client_connections: usize, max_in_flight: usize) -> usize {
+    client_connections
+        + max_in_flight
+        + IDLE_CONNECTIONS_AT_MOST
+        + ADMIN_CONNECTIONS_AT_MOST
+        + OTHER_DESCRIPTORS
 }
 
 /// Raises the limit of open files as far as it goes, and says so when it stays below what a full host needs.

@@ -17,6 +17,7 @@ use crate::clock::millis;
 use crate::config::PoolMode;
 use crate::ids::Ids;
 use crate::kv_probe::{Prober, Proof};
+use crate::restarting::restarting;
 use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 
@@ -64,7 +65,7 @@ impl KvState {
     }
 }
 
-/// Starts a task for each pull pool that is to be probed. Dropping the set ends them.
+/// Starts a task for each pull pool that is to be probed. One that fails starts anew. Dropping the set ends them.
 pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for pool in fleet.pools().iter().filter(|pool| pool.is_probed_for_kv()) {
@@ -72,9 +73,9 @@ pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> 
             pool: pool.clone(),
             upstream: upstream.clone(),
             telemetry: telemetry.clone(),
-            ids: Ids::default(),
+            ids: Arc::default(),
         };
-        tasks.spawn(watch.run());
+        tasks.spawn(restarting("kv_watch", telemetry.clone(), move || watch.clone().run()));
     }
     tasks
 }
@@ -101,11 +102,12 @@ impl Pair {
 
 type Key = (u64, u64);
 
+#[derive(Clone)]
 struct Watch {
     pool: Arc<Pool>,
     upstream: Upstream,
     telemetry: Arc<Telemetry>,
-    ids: Ids,
+    ids: Arc<Ids>,
 }
 
 impl Watch {

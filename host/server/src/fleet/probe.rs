@@ -13,6 +13,7 @@ use super::scrape::{self, EngineMetrics, Totals};
 use super::worker::BookedNow;
 use super::{Fleet, Pool, Worker};
 use crate::http::segments::Segments;
+use crate::restarting::restarting;
 use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 
@@ -39,12 +40,15 @@ const METRICS_BYTES_AT_MOST: usize = 4 * 1024 * 1024;
 /// Between publications of a pool's table: how old measured rates may be. A change of state does not wait for it.
 pub const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Starts a task per worker, one per pool that publishes what they see, and one that closes idle connections. Dropping the set ends them.
+/// Starts a task per worker, one per pool that publishes what they see, and one that closes idle connections.
+/// One that fails starts anew. Dropping the set ends them.
 pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(sweep(upstream.clone()));
+    let swept = upstream.clone();
+    tasks.spawn(restarting("sweep", telemetry.clone(), move || sweep(swept.clone())));
     for pool in fleet.pools() {
-        tasks.spawn(publish(pool.clone()));
+        let published = pool.clone();
+        tasks.spawn(restarting("publish", telemetry.clone(), move || publish(published.clone())));
         for worker in &pool.workers {
             let probe = Probe {
                 pool: pool.clone(),
@@ -52,7 +56,7 @@ pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> 
                 upstream: upstream.clone(),
                 telemetry: telemetry.clone(),
             };
-            tasks.spawn(probe.run());
+            tasks.spawn(restarting("probe", telemetry.clone(), move || probe.clone().run()));
         }
     }
     tasks
@@ -73,6 +77,7 @@ async fn publish(pool: Arc<Pool>) {
     }
 }
 
+#[derive(Clone)]
 struct Probe {
     pool: Arc<Pool>,
     worker: Arc<Worker>,

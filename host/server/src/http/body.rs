@@ -61,6 +61,9 @@ pub enum ReadError {
         /// The bound.
         limit_bytes: usize,
     },
+    /// This host holds as many large bodies as it may.
+    #[error("this host has no room for another large body")]
+    NoRoom,
     /// The peer went away or broke HTTP.
     #[error("the body broke off: {0}")]
     Broken(Box<dyn std::error::Error + Send + Sync>),

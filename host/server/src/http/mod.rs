@@ -1,6 +1,7 @@
 //! What HTTP and JSON need, apart from any decision: bodies, errors, top-level members, SSE events.
 
 pub mod body;
+pub mod body_budget;
 pub mod content_type;
 pub mod error;
 pub mod internal;

@@ -13,7 +13,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::admission::{Entered, Place, Waiting};
 use crate::app::App;
-use crate::http::body::{self, ReadError};
+use crate::http::body::ReadError;
+use crate::http::body_budget::LARGE_BODIES_BYTES_AT_MOST;
 use crate::http::error::{ApiError, Blame};
 use crate::telemetry::admission::Refusal;
 use crate::telemetry::story::Stretch;
@@ -44,7 +45,7 @@ pub(crate) async fn admit(
     let caller = app.tenants.identify(headers)?;
     let urgency = app.tenants.urgency(&caller, headers)?;
     let longest = incoming.size_hint().upper().unwrap_or(app.config.server.max_body_bytes as u64);
-    let body = pin!(read_body(app, incoming, deadline));
+    let body = pin!(read_body(app, caller.account, incoming, deadline));
     let entered = app.admission.enter(caller.account, urgency);
     let (place, bytes, queued) = match entered.map_err(|refusal| refused(app, &caller, refusal))? {
         Entered::Runs(place) => (place, body.await?, None),
@@ -85,9 +86,15 @@ async fn wait(
     }
 }
 
-async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<Bytes, ApiError> {
+async fn read_body(
+    app: &App,
+    account: usize,
+    incoming: Incoming,
+    deadline: Instant,
+) -> Result<Bytes, ApiError> {
     let deadline = deadline.min(Instant::now() + BODY_ARRIVES_WITHIN);
-    let read = timeout_at(deadline, body::read(incoming, app.config.server.max_body_bytes)).await;
+    let reading = app.admission.large_bodies().read(incoming, app.config.server.max_body_bytes);
+    let read = timeout_at(deadline, reading).await;
     let error = match read {
         Ok(Ok(bytes)) => return Ok(bytes),
         Ok(Err(error)) => error,
@@ -106,12 +113,25 @@ async fn read_body(app: &App, incoming: Incoming, deadline: Instant) -> Result<B
             "request_too_large",
             format!("the body is longer than {limit_bytes} bytes (server.max_body_bytes)"),
         ),
+        ReadError::NoRoom => no_room_for_body(app, account),
         ReadError::Broken(cause) => {
             let left = body::peer_left(&*cause);
             let error = ApiError::bad_request(None, "body_broken", format!("the body broke off: {cause}"));
             ApiError { blame: if left { Blame::Left } else { error.blame }, ..error }
         }
     })
+}
+
+fn no_room_for_body(app: &App, account: usize) -> ApiError {
+    app.admission.refuse_body(account);
+    let message = format!(
+        "the bodies of the requests that are served now take the {} MiB that this host has for them: try again later, or \
+         send a shorter one",
+        LARGE_BODIES_BYTES_AT_MOST / (1024 * 1024)
+    );
+    app.telemetry.warn_once("bodies full", || message.clone());
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "bodies_full", message);
+    error.retry_after(u32::try_from(app.admission.retry_after().as_millis()).unwrap_or(u32::MAX))
 }
 
 /// What the client is told, with the time that is measured to be worth waiting.

@@ -20,7 +20,7 @@ use crate::upstream::{UpstreamBody, UpstreamError};
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
 pub(crate) const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
 
-/// When to come back after this host ran short of descriptors or ports: they are freed as requests end.
+/// When to come back after this host ran short of descriptors, ports or memory: they are freed as requests end.
 const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
 
 /// Whether a leg whose connection broke before an answer may be sent once more as it is.
@@ -90,15 +90,20 @@ async fn post(
 pub(crate) fn unanswered(leg: &mut Leg, blame: Blame, error: &UpstreamError) -> Failed {
     let (failure, code) = match error {
         UpstreamError::Local { .. } => {
-            let failed = fail(leg, Blame::Host, Failure::HostShort, "host_short", error.to_string());
-            let error = ApiError { status: StatusCode::SERVICE_UNAVAILABLE, ..failed.error };
-            return Failed { error: error.retry_after(RETRY_AFTER_SHORTAGE_MS), ..failed };
+            return short(leg, error.to_string());
         }
         UpstreamError::Connect { .. } => (Failure::Unreachable, "worker_unreachable"),
         UpstreamError::Broken { .. } => (Failure::BrokeOff, "worker_broke_off"),
     };
     let message = format!("{} worker {:?}: {error}", leg.worker().role.name(), leg.worker().name);
     fail(leg, blame, failure, code, message)
+}
+
+/// This host is short of something that requests give back as they end.
+pub(crate) fn short(leg: &mut Leg, message: String) -> Failed {
+    let failed = fail(leg, Blame::Host, Failure::HostShort, "host_short", message);
+    let error = ApiError { status: StatusCode::SERVICE_UNAVAILABLE, ..failed.error };
+    Failed { error: error.retry_after(RETRY_AFTER_SHORTAGE_MS), ..failed }
 }
 
 /// It did not answer in its time.
@@ -137,13 +142,13 @@ pub(crate) async fn read(
     body: UpstreamBody,
     deadline: &Deadline,
 ) -> Result<Bytes, Failed> {
-    let (failure, error) =
-        match timeout_at(deadline.at, crate::http::body::read(body, ANSWER_BYTES_AT_MOST)).await {
-            Ok(Ok(bytes)) => return Ok(bytes),
-            Ok(Err(error @ ReadError::TooLong { .. })) => (Failure::TooLong, error),
-            Ok(Err(error @ ReadError::Broken(_))) => (Failure::BrokeOff, error),
-            Err(_) => return Err(late(leg, blame, deadline)),
-        };
+    let (failure, error) = match timeout_at(deadline.at, body.read_whole(ANSWER_BYTES_AT_MOST)).await {
+        Ok(Ok(bytes)) => return Ok(bytes),
+        Ok(Err(error @ ReadError::NoRoom)) => return Err(short(leg, error.to_string())),
+        Ok(Err(error @ ReadError::TooLong { .. })) => (Failure::TooLong, error),
+        Ok(Err(error @ ReadError::Broken(_))) => (Failure::BrokeOff, error),
+        Err(_) => return Err(late(leg, blame, deadline)),
+    };
     let message = format!("{} worker {:?}: {error}", leg.worker().role.name(), leg.worker().name);
     Err(fail(leg, blame, failure, "worker_broke_off", message))
 }

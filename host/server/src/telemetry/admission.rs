@@ -29,17 +29,20 @@ pub enum Refusal {
     TenantFull,
     /// Its tenant had not enough tokens left.
     TokensPerMinute,
+    /// Its body found no room beside those of other requests.
+    BodiesFull,
     /// It asked for more tokens than its tenant ever has.
     TokensAboveLimit,
 }
 
 impl Refusal {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Overloaded,
         Self::Shed,
         Self::QueueTimeout,
         Self::TenantFull,
         Self::TokensPerMinute,
+        Self::BodiesFull,
         Self::TokensAboveLimit,
     ];
 
@@ -50,6 +53,7 @@ impl Refusal {
             Self::QueueTimeout => "queue_timeout",
             Self::TenantFull => "max_in_flight",
             Self::TokensPerMinute => "tokens_per_minute",
+            Self::BodiesFull => "bodies_full",
             Self::TokensAboveLimit => "tokens_above_limit",
         }
     }

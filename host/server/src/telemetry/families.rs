@@ -58,6 +58,20 @@ impl Tls {
     }
 }
 
+/// What became of the host's own background tasks.
+#[derive(Debug, Clone)]
+pub(super) struct Tasks {
+    pub panics: Counters<1>,
+}
+
+impl Tasks {
+    pub fn register(registry: &mut Registry) -> Self {
+        let help =
+            "Background tasks that failed and were started anew: each is a defect of this host, by task";
+        Self { panics: Registrar(registry).metric("task_panics", help) }
+    }
+}
+
 /// What became of spans.
 #[derive(Debug)]
 pub(super) struct Spans {

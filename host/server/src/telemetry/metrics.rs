@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use sluice_core::facts::Role;
 use sluice_core::kv_proof::Verdict;
 
-use super::families::{Policies, Requests, Spans, Tls, Workers};
+use super::families::{Policies, Requests, Spans, Tasks, Tls, Workers};
 use super::pool_metrics::{NONE, PoolMetrics};
 use super::span_metrics::SpanMetrics;
 use super::worker_metrics::WorkerMetrics;
@@ -23,6 +23,7 @@ pub struct Metrics {
     policies: Policies,
     workers: Workers,
     tls: Tls,
+    tasks: Tasks,
     no_pool: Arc<PoolMetrics>,
     spans: SpanMetrics,
 }
@@ -38,6 +39,7 @@ impl Default for Metrics {
             policies,
             workers: Workers::register(&mut registry),
             tls: Tls::register(&mut registry),
+            tasks: Tasks::register(&mut registry),
             spans: SpanMetrics::resolve(&Spans::register(&mut registry)),
             registry: Mutex::new(registry),
         }
@@ -87,6 +89,11 @@ impl Metrics {
     /// New certificate files were found: taken or refused.
     pub fn tls_renewal(&self, outcome: &str) {
         self.tls.renewals.get_or_create(&[("outcome", outcome.into())]).inc();
+    }
+
+    /// A background task failed.
+    pub fn task_panic(&self, task: &str) {
+        self.tasks.panics.get_or_create(&[("task", task.into())]).inc();
     }
 
     /// TLS handshakes of clients that failed.

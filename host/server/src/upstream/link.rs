@@ -13,8 +13,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 
 use super::causes;
-use super::idle::Idle;
+use super::idle::{Idle, Peer};
 use super::quiet::QuietPoll;
+use crate::http::body::ReadError;
+use crate::http::body_budget::BodyBudget;
 use crate::http::segments::Segments;
 use crate::tls::MaybeTls;
 
@@ -95,17 +97,24 @@ pub struct UpstreamBody {
     /// `None` once the body ended.
     link: Option<Link>,
     idle: Arc<Idle>,
-    worker: Box<str>,
+    worker: Peer,
+    answers: Arc<BodyBudget>,
 }
 
 impl UpstreamBody {
     pub(super) fn of(
         answer: Response<Incoming>,
         link: Link,
-        idle: Arc<Idle>,
-        worker: &str,
+        (idle, worker): (Arc<Idle>, Peer),
+        answers: Arc<BodyBudget>,
     ) -> Response<Self> {
-        answer.map(|incoming| Self { incoming, link: Some(link), idle, worker: worker.into() })
+        answer.map(|incoming| Self { incoming, link: Some(link), idle, worker, answers })
+    }
+
+    /// Reads it to its end, as far as this host has room for another whole answer.
+    pub async fn read_whole(self, limit_bytes: usize) -> Result<Bytes, ReadError> {
+        let answers = self.answers.clone();
+        answers.read(self, limit_bytes).await
     }
 
     /// The answer is read: its connection is kept if it can be used again.
@@ -149,6 +158,6 @@ impl Body for UpstreamBody {
 
 impl fmt::Debug for UpstreamBody {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("UpstreamBody").field("worker", &self.worker).finish_non_exhaustive()
+        formatter.debug_struct("UpstreamBody").field("worker", &self.worker.authority).finish_non_exhaustive()
     }
 }

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+/// Polls in a row while each wakes itself. Past it others of the thread have their turn first.
+const ROUNDS_AT_MOST: usize = 16;
+
 /// Who is to be woken, and whether a poll is running.
 #[derive(Debug, Default)]
 struct Quiet {
@@ -46,7 +49,7 @@ impl Default for QuietPoll {
 }
 
 impl QuietPoll {
-    /// Polls until nothing moves any more. The task of `context` is woken by what happens later; not by what happened
+    /// Polls until nothing moves any more, or long enough. The task of `context` is woken by what happens later; not by what happened
     /// in the poll when that was ready, since whoever takes the outcome polls again for the next.
     pub fn poll<T>(
         &self,
@@ -61,15 +64,18 @@ impl QuietPoll {
             }
         }
         quiet.is_polling.store(true, Ordering::SeqCst);
+        let mut rounds = 0;
         let polled = loop {
+            rounds += 1;
             quiet.was_woken.store(false, Ordering::SeqCst);
             let polled = poll(&mut Context::from_waker(&self.waker));
-            if polled.is_ready() || !quiet.was_woken.load(Ordering::SeqCst) {
+            let is_still = !quiet.was_woken.load(Ordering::SeqCst);
+            if polled.is_ready() || is_still || rounds == ROUNDS_AT_MOST {
                 break polled;
             }
         };
         quiet.is_polling.store(false, Ordering::SeqCst);
-        // What came between the last look and the end of the poll.
+        // What came between the last look and the end of the poll, or in the last of many rounds.
         if polled.is_pending() && quiet.was_woken.load(Ordering::SeqCst) {
             context.waker().wake_by_ref();
         }
@@ -107,6 +113,21 @@ mod tests {
         });
         assert!(polled.is_pending());
         assert_eq!((polls, task.0.load(Ordering::SeqCst)), (3, 0));
+    }
+
+    #[test]
+    fn one_that_wakes_itself_for_ever_lets_others_run() {
+        let task = Arc::new(Counting::default());
+        let waker = task.clone().into();
+        let mut polls = 0;
+        let polled: Poll<()> = QuietPoll::default().poll(&mut Context::from_waker(&waker), |context| {
+            polls += 1;
+            assert!(polls <= ROUNDS_AT_MOST, "it never ends");
+            context.waker().wake_by_ref();
+            Poll::Pending
+        });
+        assert!(polled.is_pending());
+        assert_eq!((polls, task.0.load(Ordering::SeqCst)), (ROUNDS_AT_MOST, 1));
     }
 
     #[test]
