@@ -115,7 +115,7 @@ async fn read_body(
         ),
         ReadError::NoRoom => no_room_for_body(app, account),
         ReadError::Broken(cause) => {
-            let left = body::peer_left(&*cause);
+            let left = crate::http::body::peer_left(&*cause);
             let error = ApiError::bad_request(None, "body_broken", format!("the body broke off: {cause}"));
             ApiError { blame: if left { Blame::Left } else { error.blame }, ..error }
         }
