@@ -29,7 +29,8 @@ pub enum Command {
     Serve(Serve),
     /// Check a configuration without serving.
     ///
-    /// Prints every problem with its line and its cure; exits with 2 if there is one.
+    /// Prints every problem with its line and its cure; exits with 2 if there is one. The files and folders that it
+    /// names are looked at too: secrets, certificates and their keys, the policy folder. No port is opened.
     CheckConfig(CheckConfig),
     /// Look at every engine of a configuration, and say what is wrong and what to do. No host need run.
     ///

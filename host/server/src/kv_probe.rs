@@ -173,11 +173,11 @@ impl Prober<'_> {
                 Ok(members) if members.get("choices").is_some() && members.get("error").is_none() => Ok(()),
                 _ => Err(no_sense(Part::Decode)),
             },
-            // A key that is missing, a model that is another: nothing that has to do with KV.
+            // A key that is missing, a model that is another, an engine that is ill: KV need have no part in it.
             Ok(Ok((status, text))) => {
                 let (status, message) = (status.as_u16(), engine_words(&text));
                 Err(match status {
-                    401 | 403 | 404 | 429 | 503 => {
+                    401 | 403 | 404 | 429 | 500.. => {
                         Outcome::Unproven(Doubt::Refused { part: Part::Decode, status, message })
                     }
                     _ => Outcome::NotMoved(NotMoved::DecodeFailed { status, message }),

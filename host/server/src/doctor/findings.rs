@@ -42,6 +42,7 @@ pub fn of_pool(pool: &Pool, workers: &[&WorkerSeen], pairs: &[&PairSeen]) -> Vec
     let mut findings: Vec<_> = workers.iter().flat_map(|seen| of_worker(pool, seen)).collect();
     findings.extend(versions_differ(pool, workers));
     findings.extend(pairs.iter().filter_map(|pair| of_pair(pair)));
+    findings.extend(pairs.iter().find_map(|pair| kv_bytes(pool, pair)));
     findings
 }
 
@@ -198,6 +199,22 @@ fn versions_differ(pool: &Pool, workers: &[&WorkerSeen]) -> Option<Finding> {
         what: format!("its engines run different versions: {}", versions.join(", ")),
         why: "engines exchange KV in their own formats, which are made for one version",
         cure: "run one version in a pool, but for the time of an upgrade".to_owned(),
+    })
+}
+
+/// One pair stands for its pool: all have the same model.
+fn kv_bytes(pool: &Pool, pair: &PairSeen) -> Option<Finding> {
+    let outcome = &pair.proof.as_ref()?.outcome;
+    let seen = outcome.other_kv_bytes_per_token(pool.block_tokens, pool.kv_bytes_per_token)?;
+    Some(Finding {
+        severity: Severity::Note,
+        place: pool.name.clone(),
+        what: format!(
+            "{seen} KV bytes a token moved from {} to {}, and the pool says kv_bytes_per_token = {}",
+            pair.prefill, pair.decode, pool.kv_bytes_per_token
+        ),
+        why: "policies weigh transfers by it: adaptive splits too much or too little, or keeps to one decode worker",
+        cure: format!("set kv_bytes_per_token = {seen}"),
     })
 }
 
