@@ -269,6 +269,8 @@ pub fn engine_words(text: &[u8]) -> String {
     let told =
         [&json["error"]["message"], &json["message"], &json["detail"]].into_iter().find_map(|v| v.as_str());
     let told = told.map_or_else(|| String::from_utf8_lossy(text).into_owned(), str::to_owned);
+    // The sentence that they are put into has a full stop of its own.
+    let told = told.trim().trim_end_matches('.');
     told.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ENGINE_WORDS_AT_MOST).collect()
 }
 

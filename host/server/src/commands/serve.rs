@@ -77,6 +77,9 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let telemetry = Arc::new(Telemetry::new(&config.telemetry));
+    if config.policy.default != config::BUILTIN {
+        telemetry.metrics.expect_policy(&config.policy.default);
+    }
     let policies =
         match PolicyHost::open(host_config(&config), Arc::new(PolicyEvents::new(telemetry.clone()))) {
             Ok(policies) => policies,

@@ -72,7 +72,17 @@ impl At<'_> {
 fn of_worker(pool: &Pool, seen: &WorkerSeen) -> Vec<Finding> {
     let at = At(seen);
     if let Some(error) = &seen.unreachable {
-        let cure = format!("start the engine, or correct its url ({})", seen.url);
+        let cure = match seen.connect_ms {
+            None => format!("start the engine, or correct its url ({})", seen.url),
+            Some(_) if seen.url.starts_with("https://") => {
+                "its port takes connections: if the engine serves plain HTTP write http:// in its url; otherwise see \
+                 whether ca_file fits its certificate, and whether the engine hangs"
+                    .to_owned()
+            }
+            Some(_) => "its port takes connections, /health gives no answer: if the engine hangs, as its log shows, start \
+                        it again; if it serves TLS write https:// in its url"
+                .to_owned(),
+        };
         return vec![at.wrong(
             format!("cannot be reached: {error}"),
             "it takes no work, and its peers take its part",
