@@ -66,6 +66,20 @@ async fn each_request_is_a_line_without_secrets() {
     assert!(!log.contains("secret-key") && !log.contains("private matter"), "{log}");
 }
 
+/// What failed on the way, and what was decided, stand in the line as in the decision header.
+#[tokio::test]
+async fn a_line_tells_what_failed() {
+    let engine = MockEngine::start(|_| Canned::json(500, &json!({}))).await.unwrap();
+    let host = host(&engine, "access_log = true").await;
+    assert_eq!(ask(&host, &json!({"model": "emulated", "prompt": "hi"})).await, 500);
+    let lines =
+        until("a line", SOON, async || Some(lines(&host)).filter(|lines| lines.len() == 1)).await.unwrap();
+    let failed = lines[0]["failed"].as_str().unwrap();
+    assert!(failed.starts_with("unified-0:status_5xx,"), "{}", lines[0]);
+    assert_eq!(lines[0]["placement"], "unified", "{}", lines[0]);
+    assert!(lines[0]["reason"].is_string(), "{}", lines[0]);
+}
+
 /// A stream's line tells when its first token came.
 #[tokio::test]
 async fn a_stream_tells_its_first_token() {

@@ -166,6 +166,8 @@ async fn a_full_queue_sheds_in_the_stated_order() {
         let labels = [("tenant", "flood"), ("reason", reason)];
         assert_eq!(metrics.sum("sluice_refused_requests_total", &labels), expected, "{reason}");
     }
+    assert_eq!(metrics.sum("sluice_requests_total", &[("outcome", "shed")]), 4.0);
+    assert_eq!(metrics.sum("sluice_requests_total", &[("outcome", "host_error")]), 0.0);
     assert_eq!(metrics.sum("sluice_queued_requests", &[("tenant", "flood")]), 2.0);
     assert_eq!(queue.served().await, ["old", "quiet", "new"]);
 }

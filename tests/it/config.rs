@@ -10,6 +10,7 @@ use sluice_harness::{HostPlan, Mode};
 use tempfile::TempDir;
 
 use crate::SOON;
+use crate::certificates::Authority;
 
 const URLS: [&str; 2] = ["http://127.0.0.1:1", "http://127.0.0.1:2"];
 
@@ -27,10 +28,16 @@ fn folder() -> TempDir {
 /// Serves with this configuration, which must be refused with a message that has all these parts, the first of them
 /// beginning the line at fault.
 async fn refused(folder: &TempDir, toml: &str, at: Option<&str>, parts: &[&str]) {
+    for command in ["serve", "check-config"] {
+        refused_by(command, folder, toml, at, parts).await;
+    }
+}
+
+async fn refused_by(command: &str, folder: &TempDir, toml: &str, at: Option<&str>, parts: &[&str]) {
     let config: PathBuf = folder.path().join("sluice.toml");
     fs::write(&config, toml).unwrap();
     let shown = config.display().to_string();
-    let ended = run_to_end(&["serve", "--config", &shown], SOON).await.unwrap();
+    let ended = run_to_end(&[command, "--config", &shown], SOON).await.unwrap();
     assert_eq!(ended.code, Some(2), "{toml}\n{}", ended.stderr);
     assert_eq!(ended.stdout, "", "nothing was announced");
     let place = match at {
@@ -81,7 +88,8 @@ async fn a_taken_port_is_told() {
     for key in ["listen", "admin_listen"] {
         let free = format!("\n{key} = \"127.0.0.1:0\"");
         let toml = pull().toml().replace(&free, &format!("\n{key} = \"{address}\""));
-        refused(&folder, &toml, Some(key), &["cannot listen on", &address, &format!("server.{key}")]).await;
+        let parts = ["cannot listen on", &address, &format!("server.{key}")];
+        refused_by("serve", &folder, &toml, Some(key), &parts).await;
     }
 }
 
@@ -93,6 +101,37 @@ async fn a_policy_folder_that_is_missing_or_everybodys_is_told() {
     refused(&folder, &pull().toml(), Some("folder"), &["policies.d", "chmod o-w"]).await;
     fs::remove_dir(&policies).unwrap();
     refused(&folder, &pull().toml(), Some("folder"), &["policies.d", "create it"]).await;
+}
+
+/// A certificate, its key and the authority: the message points at the line of the file at fault.
+#[tokio::test]
+async fn files_of_tls_that_do_not_fit_are_told() {
+    let folder = folder();
+    let path = folder.path();
+    let authority = Authority::new("ours");
+    authority.signs("127.0.0.1").write(path, "host");
+    authority.signs("127.0.0.1").write(path, "other");
+    fs::write(path.join("ca.pem"), authority.pem()).unwrap();
+    let server = |cert: &str, key: &str| HostPlan {
+        server: format!("tls_cert_file = \"{cert}\"\ntls_key_file = \"{key}\"\n"),
+        ..pull()
+    };
+    let upstream = |ca: &str, cert: &str, key: &str| HostPlan {
+        upstream: format!("ca_file = \"{ca}\"\nclient_cert_file = \"{cert}\"\nclient_key_file = \"{key}\"\n"),
+        ..pull()
+    };
+    let good = ["host.pem", "host-key.pem"];
+    for (plan, line, what) in [
+        (server("absent.pem", good[1]), "tls_cert_file", "cannot be read"),
+        (server(good[0], "absent.pem"), "tls_key_file", "cannot be read"),
+        (server(good[0], "other-key.pem"), "tls_key_file", "is not the key of"),
+        (server(good[0], "ca.pem"), "tls_key_file", "holds no private key"),
+        (upstream("absent.pem", good[0], good[1]), "ca_file", "cannot be read"),
+        (upstream("ca.pem", "absent.pem", good[1]), "client_cert_file", "cannot be read"),
+        (upstream("ca.pem", good[0], "absent.pem"), "client_key_file", "cannot be read"),
+    ] {
+        refused(&folder, &plan.toml(), Some(line), &[what]).await;
+    }
 }
 
 #[tokio::test]
@@ -116,7 +155,15 @@ async fn check_config_says_what_serve_would() {
     let shown = config.display().to_string();
     let good = run_to_end(&["check-config", "--config", &shown], SOON).await.unwrap();
     assert_eq!((good.code, good.stderr.as_str()), (Some(0), ""));
-    assert!(good.stdout.contains("1 pool, 2 workers"), "{}", good.stdout);
+    assert!(good.stdout.contains("1 pool, 2 workers") && !good.stdout.contains("note"), "{}", good.stdout);
+    fs::write(&config, pull().policy("absent").toml()).unwrap();
+    let noted = run_to_end(&["check-config", "--config", &shown], SOON).await.unwrap();
+    assert_eq!((noted.code, noted.stderr.as_str()), (Some(0), ""));
+    assert!(
+        noted.stdout.contains("note: there is no ") && noted.stdout.contains("absent.wasm"),
+        "{}",
+        noted.stdout
+    );
     fs::write(&config, HostPlan::new(Mode::Unified).toml()).unwrap();
     let bad = run_to_end(&["check-config", "--config", &shown], SOON).await.unwrap();
     assert_eq!(bad.code, Some(2));

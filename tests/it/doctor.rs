@@ -153,6 +153,46 @@ async fn what_is_wrong_is_found_with_its_cure() {
     }
 }
 
+/// What a token's KV weighs is seen, and the figure to write is told, by the doctor and by the host.
+#[tokio::test]
+async fn other_kv_bytes_per_token_are_told() {
+    let mut ward = Ward::of(&["", ""]).await;
+    ward.plan.pool = "kv_bytes_per_token = 131072\n".into();
+    let report = ward.report().await;
+    let finding = &report["findings"][0];
+    assert_eq!((&report["well"], &finding["severity"]), (&json!(true), &json!("note")), "{report:#}");
+    assert_eq!(finding["cure"], "set kv_bytes_per_token = 64", "{finding}");
+    let mut host = Host::start(&ward.plan, &[]).await.unwrap();
+    host.until_metric("sluice_pool_kv_moves", &[], |moves| moves == 1.0, SOON).await.unwrap();
+    until("the warning", SOON, async || {
+        host.process().log().contains("Cure: kv_bytes_per_token = 64").then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+/// A decode engine that fails says nothing of KV: not known, and no word of answers that are only slow.
+#[tokio::test]
+async fn a_failing_decode_engine_proves_nothing() {
+    let prefill = MockEngine::well_behaved().await.unwrap();
+    let decode = MockEngine::start(|request| match request.path == "/v1/completions" {
+        true => Canned::json(500, &json!({"error": {"message": "out of memory"}})),
+        false => Canned::completed(),
+    });
+    let decode = decode.await.unwrap();
+    let mut plan = HostPlan::new(Mode::Pull).worker("prefill", prefill.url()).worker("decode", decode.url());
+    plan.pool = "kv_bytes_per_token = 64\n".into();
+    let host = Host::start(&plan, &[]).await.unwrap();
+    host.until_metric("sluice_kv_probes_total", &[("outcome", "unproven")], |probes| probes >= 1.0, SOON)
+        .await
+        .unwrap();
+    let pool = host.client().get("/ready").await.unwrap().json()["pools"][0].clone();
+    assert_eq!((&pool["kv"], &pool["note"]), (&json!("unproven"), &Value::Null));
+    let listed = host.admin().get("/admin/fleet").await.unwrap().json();
+    let pair = &listed["pools"][0]["kv"]["pairs"][0];
+    assert!(pair["what"].as_str().unwrap().contains("decode answered 500"), "{pair}");
+}
+
 /// Mock engines have no counter that tells: not known is not well, and not wrong.
 #[tokio::test]
 async fn without_counters_nothing_is_claimed() {

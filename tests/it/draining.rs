@@ -250,7 +250,7 @@ async fn operators_drain_and_look_from_the_command_line() {
     );
     let listed = run_to_end(&["fleet", "--admin", &admin], SOON).await.unwrap();
     let row = listed.stdout.lines().find(|line| line.starts_with("main/prefill-1")).unwrap_or_default();
-    assert!(row.contains("up, safe to stop"), "{}", listed.stdout);
+    assert!(row.contains("drained, safe to stop"), "{}", listed.stdout);
     for (worker, code, word) in [
         ("main/nobody", 1, "it has: prefill-0, prefill-1, decode-0"),
         ("other/prefill-0", 1, "there are: main"),

@@ -82,7 +82,8 @@ async fn another_model_is_noted() {
     let mut plan = HostPlan::new(Mode::Unified).worker("unified", engine.url());
     plan.model = "another".into();
     let mut host = Host::start(&plan, &[]).await.unwrap();
-    let (_, ready) = ready_with(&host, 1).await;
+    let (status, ready) = ready_with(&host, 1).await;
+    assert_eq!((status, &ready["pools"][0]["serves"]), (503, &json!(false)), "{ready}");
     let note = ready["pools"][0]["note"].as_str().unwrap_or_default();
     for word in ["another", "emulated", "unified-0"] {
         assert!(note.contains(word), "{ready}");

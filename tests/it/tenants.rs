@@ -96,7 +96,13 @@ async fn a_checked_key_goes_no_further() {
     let plan = HostPlan::new(Mode::Unified).worker("unified", engine.url());
     let host = host(plan, &two_tenants("", "").await).await;
     assert_eq!(ask_as(&host, "sk-batch", &prompt("hi")).await.status, 200);
-    assert_eq!(engine.seen()[0].header("authorization"), None);
+    assert_eq!(ask(&host, &prompt("hi"), &[("x-api-key", "sk-search")]).await.status, 200);
+    for request in engine.seen() {
+        assert_eq!((request.header("authorization"), request.header("x-api-key")), (None, None));
+    }
+    let bare = ask(&host, &prompt("hi"), &[("authorization", "sk-search")]).await;
+    assert!(bare.status == 401 && bare.text().contains("Bearer KEY"), "{}", bare.text());
+    assert_eq!(ask(&host, &prompt("hi"), &[("x-api-key", "sk-wrong")]).await.status, 401);
 }
 
 /// Salts are the host's, the same on both legs and every time, and another one for each tenant; sessions too.
@@ -206,6 +212,7 @@ async fn limits_are_told_with_a_time_to_come_back() {
     let code = |answer: &Answer| answer.json()["error"]["code"].clone();
     assert_eq!((second.status, code(&second)), (429, json!("rate_limit_exceeded")), "{}", second.text());
     assert_eq!(second.header("retry-after"), Some("1"));
+    assert!(second.text().contains("tenant \\\"search\\\" has 1 requests"), "{}", second.text());
     drop(held);
 
     // What is reserved comes back as far as it was not used: two of 900 in a row fit.

@@ -91,6 +91,11 @@ pub(crate) fn scan(folder: &Path) -> Result<Vec<Found>, OpenError> {
     Ok(found)
 }
 
+/// Whether a host could start with this folder: it is there, can be read, and only whom the host trusts may write it.
+pub fn check_folder(folder: &Path) -> Result<(), OpenError> {
+    scan(folder).map(drop)
+}
+
 fn check_mode(folder: &Path, data: &Metadata) -> Result<(), OpenError> {
     if !data.is_dir() {
         return Err(OpenError::Folder { folder: folder.to_owned(), detail: "is not a folder".to_owned() });

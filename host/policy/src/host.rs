@@ -212,6 +212,7 @@ impl PolicyHost {
         });
         if let Some(in_force) = &record.in_force {
             let policy = &in_force.policy;
+            status.module = Some(policy.description().name.clone());
             status.version = Some(policy.version().to_owned());
             status.about = Some(policy.description().about.clone());
             status.digest = Some(policy.digest().to_owned());
@@ -228,6 +229,7 @@ fn blank(name: &str, is_default: bool, state: PolicyState, file: String) -> Poli
         name: name.to_owned(),
         state,
         is_default,
+        module: None,
         version: None,
         about: None,
         digest: None,

@@ -43,7 +43,7 @@ mod watch;
 pub use component_file::HOOKS;
 pub use description::{ABOUT_BYTES_MAX, STATED_BYTES_MAX};
 pub use fault::{FAULT_KINDS, Fault, Hook};
-pub use folder::settings_beside;
+pub use folder::{check_folder, settings_beside};
 pub use generation::Generation;
 pub use host::{HostConfig, PolicyHost};
 pub use limits::{LIVE_GENERATIONS_MAX, Limits};

@@ -42,7 +42,11 @@ pub(crate) fn load(
             .map_err(|reason| LoadError { file: found.settings_file.clone(), reason })?,
         None => settings::NO_SETTINGS.to_owned(),
     };
-    let refused = |reason| LoadError { file: found.file.clone(), reason };
+    let refused = |reason| {
+        // What a policy has against its settings is to be mended in their file, if there is one.
+        let in_settings = matches!(reason, Refusal::ConfigureRefused { .. }) && contents.settings.is_some();
+        LoadError { file: if in_settings { &found.settings_file } else { &found.file }.clone(), reason }
+    };
     let tried = guarded(|| try_out(&contents.wasm, &settings, engine, limits)).map_err(refused)?;
 
     let identity = Identity {

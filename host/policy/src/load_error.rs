@@ -167,7 +167,7 @@ pub enum Refusal {
     #[error("cannot be set up: {0}")]
     SetUp(Fault),
     /// The policy does not want these settings.
-    #[error("refuses its settings: {message}")]
+    #[error("the policy refuses its settings: {message}")]
     ConfigureRefused {
         /// In the policy's words.
         message: String,

@@ -48,6 +48,8 @@ pub struct PolicyStatus {
     pub state: PolicyState,
     /// Whether it is the default.
     pub is_default: bool,
+    /// The name that it gives itself.
+    pub module: Option<String>,
     /// What it says of itself.
     pub version: Option<String>,
     /// What it says of itself.

@@ -29,7 +29,8 @@ pub enum Command {
     Serve(Serve),
     /// Check a configuration without serving.
     ///
-    /// Prints every problem with its line and its cure; exits with 2 if there is one.
+    /// Prints every problem with its line and its cure; exits with 2 if there is one. The files and folders that it
+    /// names are looked at too: secrets, certificates and their keys, the policy folder. No port is opened.
     CheckConfig(CheckConfig),
     /// Look at every engine of a configuration, and say what is wrong and what to do. No host need run.
     ///
@@ -50,7 +51,8 @@ pub enum Command {
     ///
     /// Columns: `requests`, `handles` and `backlog` are this host's own, at this moment: requests on the worker, KV
     /// handles it keeps blocks for, prompt tokens it has still to prefill. `tokens/s` (prefill) and `ms/token`
-    /// (decode) are measured, - while unmeasured. `engine` is what the engine itself said last.
+    /// (decode) are measured, - while unmeasured. `engine` is what the engine itself said last. A worker that is
+    /// `spared` fails again and again, and is tried with one leg at a time until one goes well.
     #[command(verbatim_doc_comment)]
     Fleet(FleetArgs),
     /// Take a worker out without losing a request: it gets no new work, what it has runs to its end.
@@ -114,7 +116,7 @@ pub struct Doctor {
 #[derive(Debug, Args)]
 pub struct FleetArgs {
     /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001")]
+    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
     pub admin: std::net::SocketAddr,
 }
 
@@ -127,11 +129,14 @@ pub struct Drain {
     /// Let it take work again.
     #[arg(long)]
     pub undo: bool,
-    /// Wait until it is safe to stop.
+    /// Wait until it is safe to stop; exits with 1 when that takes longer than --wait-s.
     #[arg(long)]
     pub wait: bool,
+    /// How long to wait at most, in seconds.
+    #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..))]
+    pub wait_s: u32,
     /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001")]
+    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
     pub admin: std::net::SocketAddr,
 }
 
@@ -139,7 +144,7 @@ pub struct Drain {
 #[derive(Debug, Args)]
 pub struct Tenants {
     /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001")]
+    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
     pub admin: std::net::SocketAddr,
 }
 
@@ -178,7 +183,7 @@ pub enum Policy {
 #[derive(Debug, Args)]
 pub struct PolicyList {
     /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001")]
+    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
     pub admin: std::net::SocketAddr,
 }
 
@@ -209,4 +214,30 @@ pub struct PolicyBuild {
     /// The policy's crate.
     #[arg(default_value = ".")]
     pub dir: PathBuf,
+}
+
+/// An admin address, with or without the `http://` that it is announced with.
+fn admin_address(text: &str) -> Result<std::net::SocketAddr, String> {
+    let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    address
+        .parse()
+        .map_err(|_| "write IP:PORT, as server.admin_listen says; the admin API is plain HTTP".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::admin_address;
+
+    #[test]
+    fn admin_addresses_may_be_urls() {
+        for (text, port) in [
+            ("127.0.0.1:8001", Some(8001)),
+            ("http://127.0.0.1:8001/", Some(8001)),
+            ("[::1]:8001", Some(8001)),
+            ("https://127.0.0.1:8001", None),
+            ("127.0.0.1", None),
+        ] {
+            assert_eq!(admin_address(text).ok().map(|address| address.port()), port, "{text}");
+        }
+    }
 }

@@ -9,13 +9,14 @@ use sha2::{Digest, Sha256};
 use crate::http::error::ApiError;
 use crate::http::members::Members;
 use crate::request::wrong_type;
+use crate::tenants::KEY_HEADER;
 
 /// The longest conversation id taken, in bytes: it is kept in memory per session.
 const CONVERSATION_BYTES_AT_MOST: usize = 256;
 
 /// Who pays, as far as this version knows: callers with one API key are one tenant. Only a digest is kept.
 pub fn tenant(headers: &HeaderMap) -> Cow<'static, str> {
-    match headers.get(hyper::header::AUTHORIZATION) {
+    match headers.get(hyper::header::AUTHORIZATION).or_else(|| headers.get(KEY_HEADER)) {
         None => Cow::Borrowed("anonymous"),
         Some(key) => {
             let digest = Sha256::digest(key.as_bytes());

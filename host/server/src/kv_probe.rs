@@ -173,11 +173,11 @@ impl Prober<'_> {
                 Ok(members) if members.get("choices").is_some() && members.get("error").is_none() => Ok(()),
                 _ => Err(no_sense(Part::Decode)),
             },
-            // A key that is missing, a model that is another: nothing that has to do with KV.
+            // A key that is missing, a model that is another, an engine that is ill: KV need have no part in it.
             Ok(Ok((status, text))) => {
                 let (status, message) = (status.as_u16(), engine_words(&text));
                 Err(match status {
-                    401 | 403 | 404 | 429 | 503 => {
+                    401 | 403 | 404 | 429 | 500.. => {
                         Outcome::Unproven(Doubt::Refused { part: Part::Decode, status, message })
                     }
                     _ => Outcome::NotMoved(NotMoved::DecodeFailed { status, message }),
@@ -269,6 +269,8 @@ pub fn engine_words(text: &[u8]) -> String {
     let told =
         [&json["error"]["message"], &json["message"], &json["detail"]].into_iter().find_map(|v| v.as_str());
     let told = told.map_or_else(|| String::from_utf8_lossy(text).into_owned(), str::to_owned);
+    // The sentence that they are put into has a full stop of its own.
+    let told = told.trim().trim_end_matches('.');
     told.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(ENGINE_WORDS_AT_MOST).collect()
 }
 

@@ -94,7 +94,7 @@ async fn answered(
     request::no_form(path)?;
     content_type::json(headers)?;
     let Admitted { caller, place, bytes, queued, .. } =
-        admit::admit(app, headers, incoming, deadline).await?;
+        admit::admit(app, headers, incoming, deadline, &outcome.trail().clone()).await?;
     outcome.hold(place);
     let marks = |model: &str, priority| app.tenants.marks(&caller, model, priority).collect();
     let Passed { model, output_limit, streams, body } = Passed::parse(path, &bytes, marks)?;

@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+/// How far the configured KV bytes a token may be from those seen, in percent: engines round and pad blocks.
+const KV_BYTES_OFF_PERCENT: u64 = 25;
+
 /// How sure it is that KV moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -187,6 +190,27 @@ impl Outcome {
         }
     }
 
+    /// What requests suffer where KV does not move; `None` where it moves or is not known to.
+    pub fn harm(&self) -> Option<&'static str> {
+        match self {
+            Self::NotMoved(NotMoved::DecodeFailed { .. } | NotMoved::DecodeSilent { .. }) => {
+                Some("Requests split over them fail or wait")
+            }
+            Self::NotMoved(_) => Some("Answers are right, only slow"),
+            Self::Moved { .. } | Self::Unproven(_) => None,
+        }
+    }
+
+    /// KV bytes a token as the transfer shows them, where they are far from the `configured` ones. Engines move whole
+    /// blocks; a transfer that may be others' too shows nothing.
+    pub fn other_kv_bytes_per_token(&self, block_tokens: u32, configured: u32) -> Option<u64> {
+        let Self::Moved { tokens, bytes: Some(bytes), sure: Sure::Exactly, .. } = self else { return None };
+        let moved_tokens = u64::from(*tokens).next_multiple_of(u64::from(block_tokens.max(1)));
+        let seen = bytes.checked_div(moved_tokens).filter(|seen| *seen > 0)?;
+        let off_by = seen.abs_diff(u64::from(configured));
+        (off_by.saturating_mul(100) > u64::from(configured) * KV_BYTES_OFF_PERCENT).then_some(seen)
+    }
+
     /// What to do about it; `None` where all is well.
     pub fn cure(&self) -> Option<&'static str> {
         let both = "start both engines with the same KV connector (--kv-transfer-config, NixlConnector)";
@@ -216,6 +240,10 @@ impl Outcome {
             Self::Unproven(Doubt::NoBytes { .. }) => both,
             Self::Unproven(Doubt::CountersReset) => "probe again once the engine stays up",
             Self::Unproven(Doubt::Unreachable { .. }) => "start the engine, or correct its url",
+            Self::Unproven(Doubt::Refused { status: 500.., .. }) => {
+                "read the engine's log; if plain requests are well, block size, tensor parallelism and connector of both \
+                 engines may not fit"
+            }
             Self::Unproven(Doubt::Refused { .. }) => {
                 "see whether the engine serves this model, and asks for an API key"
             }
@@ -303,6 +331,23 @@ mod tests {
             (&[Unproven, NotMoved, Moved], NotMoved),
         ] {
             assert_eq!(Verdict::of_pairs(pairs.iter().copied()), expected);
+        }
+    }
+
+    #[test]
+    fn kv_bytes_a_token_are_compared_over_whole_blocks() {
+        for (tokens, bytes, sure, configured, expected) in [
+            (40, Some(48 * 64), Sure::Exactly, 64, None),
+            (40, Some(48 * 64), Sure::Exactly, 131_072, Some(64)),
+            (48, Some(48 * 80), Sure::Exactly, 64, None),
+            (48, Some(48 * 81), Sure::Exactly, 64, Some(81)),
+            (48, Some(48 * 47), Sure::Exactly, 64, Some(47)),
+            (48, Some(48 * 999), Sure::OthersToo, 64, None),
+            (48, Some(0), Sure::Exactly, 64, None),
+            (48, None, Sure::Exactly, 64, None),
+        ] {
+            let moved = Outcome::Moved { tokens, bytes, took_ms: 1, sure };
+            assert_eq!(moved.other_kv_bytes_per_token(16, configured), expected, "{moved:?} {configured}");
         }
     }
 

@@ -13,8 +13,8 @@ use crate::text_table::TextTable;
 /// Between looks at a worker that drains.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// How long `drain --wait` waits: longer than any answer that is still wanted.
-const DRAIN_WAITED_FOR_AT_MOST: Duration = Duration::from_secs(3_600);
+/// The state of a worker that takes work, as the host names it.
+const UP: &str = "up";
 
 #[derive(Debug, Deserialize)]
 struct Listing {
@@ -45,6 +45,8 @@ struct Worker {
     prefill_tokens_per_s: f32,
     decode_step_ms: f32,
     last_error: Option<String>,
+    breaker_open: bool,
+    spared_for: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -97,7 +99,7 @@ fn shown(listing: &Listing) -> String {
             measured(worker.prefill_tokens_per_s, 0),
             measured(worker.decode_step_ms, 1),
             format!("{} running, {} waiting", worker.engine_running, worker.engine_waiting),
-            worker.last_error.clone().unwrap_or_default(),
+            note(worker),
         ]);
     }
     let mut out = table.to_string();
@@ -112,9 +114,21 @@ fn shown(listing: &Listing) -> String {
 
 fn state(worker: &Worker) -> String {
     match (worker.draining, worker.safe_to_stop) {
-        (false, _) => worker.state.clone(),
+        (true, true) => "drained, safe to stop".to_owned(),
+        (true, false) if worker.state == UP => "draining".to_owned(),
         (true, false) => format!("{}, draining", worker.state),
-        (true, true) => format!("{}, safe to stop", worker.state),
+        (false, _) if worker.breaker_open && worker.state == UP => "up, spared".to_owned(),
+        (false, _) => worker.state.clone(),
+    }
+}
+
+/// Why it takes no work: of one that is down what its probe met, of one that is spared what its legs met.
+fn note(worker: &Worker) -> String {
+    match (&worker.last_error, &worker.spared_for) {
+        (_, Some(why)) if worker.state == UP && worker.breaker_open => {
+            format!("fails again and again: {why}")
+        }
+        (error, _) => error.clone().unwrap_or_default(),
     }
 }
 
@@ -161,7 +175,7 @@ fn wait(args: &Drain, ordered: &Ordered, path: &str) -> ExitCode {
     let mut shown = String::new();
     let mut text = told(&args.worker, ordered);
     let mut safe = ordered.safe_to_stop;
-    let looks = DRAIN_WAITED_FOR_AT_MOST.as_millis() / LOOK_EVERY.as_millis();
+    let looks = u128::from(args.wait_s) * 1_000 / LOOK_EVERY.as_millis();
     for _ in 0..looks {
         if safe {
             say(&text);
@@ -177,7 +191,10 @@ fn wait(args: &Drain, ordered: &Ordered, path: &str) -> ExitCode {
             Err(message) => return failed(&message),
         }
     }
-    failed(&format!("after {} s {text}", DRAIN_WAITED_FOR_AT_MOST.as_secs()))
+    failed(&format!(
+        "after {} s {text}. It goes on draining; wait longer with --wait-s, or see what runs there with `sluice fleet`",
+        args.wait_s
+    ))
 }
 
 #[cfg(test)]
@@ -192,14 +209,20 @@ mod tests {
                  "booked": {"requests": 1, "prefill_tokens": 900}, "prefill_tokens_per_s": 5120.4},
                 {"name": "decode-0", "role": "decode", "state": "up", "draining": true, "safe_to_stop": true,
                  "booked": {"requests": 0, "prefill_tokens": 0}},
+                {"name": "decode-1", "role": "decode", "state": "up", "breaker_open": true,
+                 "spared_for": "answered 500", "last_error": "old"},
+                {"name": "decode-2", "role": "decode", "state": "down", "breaker_open": true,
+                 "spared_for": "answered 500", "last_error": "connection refused"},
             ],
         }]}))
         .expect("a listing");
         assert_eq!(
             shown(&listing),
-            "worker          role     state             requests  handles  backlog  tokens/s  ms/token  engine                note\n\
-             main/prefill-0  prefill  up, draining      1         2        900      5120      -         0 running, 0 waiting\n\
-             main/decode-0   decode   up, safe to stop  0         0        0        -         -         0 running, 0 waiting\n\
+            "worker          role     state                  requests  handles  backlog  tokens/s  ms/token  engine                note\n\
+             main/prefill-0  prefill  draining               1         2        900      5120      -         0 running, 0 waiting\n\
+             main/decode-0   decode   drained, safe to stop  0         0        0        -         -         0 running, 0 waiting\n\
+             main/decode-1   decode   up, spared             0         0        0        -         -         0 running, 0 waiting  fails again and again: answered 500\n\
+             main/decode-2   decode   down                   0         0        0        -         -         0 running, 0 waiting  connection refused\n\
              pool main serves: KV does not move"
         );
     }

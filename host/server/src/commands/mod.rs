@@ -35,14 +35,19 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn check_config(args: &CheckConfig) -> ExitCode {
-    let good = config::load(&args.config).and_then(|config| Secrets::read(&config).map(|_| config));
+    let good = config::load(&args.config).and_then(|config| {
+        Secrets::read(&config)?;
+        let notes = serve::check_files(&config)?;
+        Ok((config, notes))
+    });
     match good {
-        Ok(config) => {
+        Ok((config, notes)) => {
             let workers: usize = config.pools.iter().map(|pool| pool.workers.len()).sum();
             let counted =
                 |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
             let (pools, workers) = (counted(config.pools.len(), "pool"), counted(workers, "worker"));
             say(&format!("{}: good: {pools}, {workers}", args.config.display()));
+            notes.iter().for_each(|note| say(&format!("note: {note}")));
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -47,6 +47,8 @@ struct Listed {
     name: String,
     state: String,
     #[serde(default)]
+    module: Option<String>,
+    #[serde(default)]
     version: Option<String>,
     #[serde(default)]
     digest: Option<String>,
@@ -67,14 +69,14 @@ struct Refusal {
 
 fn list(admin: SocketAddr) -> Result<ExitCode, String> {
     let listing: Listing = admin_client::get(admin, "/admin/policies")?;
-    let mut table = TextTable::new(&["policy", "state", "version", "digest", "calls", "faults", "why"]);
+    let mut table = TextTable::new(&["policy", "state", "module", "digest", "calls", "faults", "why"]);
     for policy in &listing.policies {
         let mark = if policy.name == listing.default { " (decides)" } else { "" };
         let faults: Vec<_> = policy.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         table.row([
             format!("{}{mark}", policy.name),
             shown_state(policy),
-            policy.version.clone().unwrap_or_default(),
+            [&policy.module, &policy.version].into_iter().flatten().cloned().collect::<Vec<_>>().join(" "),
             policy.digest.as_deref().map(|digest| digest.chars().take(12).collect()).unwrap_or_default(),
             policy.calls.to_string(),
             faults.join(", "),

@@ -1,6 +1,7 @@
 //! `sluice serve`: read the configuration, bind, load the policies, serve, drain.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,9 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let telemetry = Arc::new(Telemetry::new(&config.telemetry));
+    if config.policy.default != config::BUILTIN {
+        telemetry.metrics.expect_policy(&config.policy.default);
+    }
     let policies =
         match PolicyHost::open(host_config(&config), Arc::new(PolicyEvents::new(telemetry.clone()))) {
             Ok(policies) => policies,
@@ -93,17 +97,39 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     code
 }
 
+/// The checks of files and folders that a start makes, without starting. Gives what is worth knowing all the same.
+pub(super) fn check_files(config: &Config) -> Result<Vec<String>, ConfigError> {
+    secured(config)?;
+    sluice_policy::check_folder(&config.policy.folder).map_err(|error| policy_folder(config, &error))?;
+    let policy = &config.policy;
+    let file = policy.folder.join(format!("{}.wasm", policy.default));
+    let missing = policy.default != config::BUILTIN && !file.exists();
+    let note = || format!("there is no {} yet: the built-in default decides until then", file.display());
+    Ok(missing.then(note).into_iter().collect())
+}
+
 /// TLS towards clients, if they see a certificate, and the client towards workers.
 fn secured(config: &Config) -> Result<(Option<ServerTls>, Upstream), ConfigError> {
     let server = config.server.tls.as_ref().map(tls::server_acceptor).transpose();
-    let server = server.map_err(|error| unusable(config, "server", "tls_cert_file", &error))?;
+    let server = server.map_err(|error| {
+        let is_key = config.server.tls.as_ref().is_some_and(|tls| error.path() == Some(&tls.key_file));
+        unusable(config, "server", if is_key { "tls_key_file" } else { "tls_cert_file" }, &error)
+    })?;
     Ok((server, upstream(config, threads::wanted())?))
 }
 
 /// The client towards workers, as configured, for so many threads.
 pub(super) fn upstream(config: &Config, threads: usize) -> Result<Upstream, ConfigError> {
     let connector = tls::client_connector(&config.upstream);
-    let connector = connector.map_err(|error| unusable(config, "upstream", "ca_file", &error))?;
+    let connector = connector.map_err(|error| {
+        let at_fault = |file: &Path| error.path() == Some(file);
+        let key = match &config.upstream.client {
+            Some(client) if at_fault(&client.key_file) => "client_key_file",
+            Some(client) if at_fault(&client.cert_file) => "client_cert_file",
+            _ => "ca_file",
+        };
+        unusable(config, "upstream", key, &error)
+    })?;
     Ok(Upstream::new(Duration::from_millis(config.server.connect_timeout_ms), threads, connector))
 }
 

@@ -42,6 +42,7 @@ pub fn of_pool(pool: &Pool, workers: &[&WorkerSeen], pairs: &[&PairSeen]) -> Vec
     let mut findings: Vec<_> = workers.iter().flat_map(|seen| of_worker(pool, seen)).collect();
     findings.extend(versions_differ(pool, workers));
     findings.extend(pairs.iter().filter_map(|pair| of_pair(pair)));
+    findings.extend(pairs.iter().find_map(|pair| kv_bytes(pool, pair)));
     findings
 }
 
@@ -71,7 +72,17 @@ impl At<'_> {
 fn of_worker(pool: &Pool, seen: &WorkerSeen) -> Vec<Finding> {
     let at = At(seen);
     if let Some(error) = &seen.unreachable {
-        let cure = format!("start the engine, or correct its url ({})", seen.url);
+        let cure = match seen.connect_ms {
+            None => format!("start the engine, or correct its url ({})", seen.url),
+            Some(_) if seen.url.starts_with("https://") => {
+                "its port takes connections: if the engine serves plain HTTP write http:// in its url; otherwise see \
+                 whether ca_file fits its certificate, and whether the engine hangs"
+                    .to_owned()
+            }
+            Some(_) => "its port takes connections, /health gives no answer: if the engine hangs, as its log shows, start \
+                        it again; if it serves TLS write https:// in its url"
+                .to_owned(),
+        };
         return vec![at.wrong(
             format!("cannot be reached: {error}"),
             "it takes no work, and its peers take its part",
@@ -198,6 +209,22 @@ fn versions_differ(pool: &Pool, workers: &[&WorkerSeen]) -> Option<Finding> {
         what: format!("its engines run different versions: {}", versions.join(", ")),
         why: "engines exchange KV in their own formats, which are made for one version",
         cure: "run one version in a pool, but for the time of an upgrade".to_owned(),
+    })
+}
+
+/// One pair stands for its pool: all have the same model.
+fn kv_bytes(pool: &Pool, pair: &PairSeen) -> Option<Finding> {
+    let outcome = &pair.proof.as_ref()?.outcome;
+    let seen = outcome.other_kv_bytes_per_token(pool.block_tokens, pool.kv_bytes_per_token)?;
+    Some(Finding {
+        severity: Severity::Note,
+        place: pool.name.clone(),
+        what: format!(
+            "{seen} KV bytes a token moved from {} to {}, and the pool says kv_bytes_per_token = {}",
+            pair.prefill, pair.decode, pool.kv_bytes_per_token
+        ),
+        why: "policies weigh transfers by it: adaptive splits too much or too little, or keeps to one decode worker",
+        cure: format!("set kv_bytes_per_token = {seen}"),
     })
 }
 

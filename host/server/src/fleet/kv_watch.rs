@@ -46,6 +46,8 @@ pub struct PairState {
     pub what: String,
     /// What to do about it.
     pub cure: Option<&'static str>,
+    /// What requests suffer meanwhile.
+    pub harm: Option<&'static str>,
 }
 
 impl Default for KvState {
@@ -59,8 +61,11 @@ impl KvState {
     pub fn note(&self) -> Option<String> {
         let pair = self.pairs.iter().find(|pair| pair.verdict == Verdict::NotMoved)?;
         Some(format!(
-            "KV does not move from {:?} to {:?}: {}. Answers are right, only slow",
-            pair.prefill, pair.decode, pair.what
+            "KV does not move from {:?} to {:?}: {}. {}",
+            pair.prefill,
+            pair.decode,
+            pair.what,
+            pair.harm.unwrap_or_default()
         ))
     }
 }
@@ -184,16 +189,29 @@ impl Watch {
         }
         let cure = outcome.cure().unwrap_or_default();
         match verdict {
-            Verdict::Moved => tracing::info!(pool, prefill, decode, "KV moves: {outcome}"),
-            Verdict::NotMoved => tracing::error!(
-                pool,
-                prefill,
-                decode,
-                "KV DOES NOT MOVE, decode computes prompts again: {outcome}. Cure: {cure}"
-            ),
+            Verdict::Moved => {
+                tracing::info!(pool, prefill, decode, "KV moves: {outcome}");
+                self.compare_kv_bytes(outcome);
+            }
+            Verdict::NotMoved => {
+                let harm = outcome.harm().unwrap_or_default();
+                tracing::error!(pool, prefill, decode, "KV DOES NOT MOVE: {outcome}. {harm}. Cure: {cure}");
+            }
             Verdict::Unproven => {
                 tracing::warn!(pool, prefill, decode, "not known whether KV moves: {outcome}. Cure: {cure}");
             }
+        }
+    }
+
+    fn compare_kv_bytes(&self, outcome: &Outcome) {
+        let config = &self.pool.config;
+        let configured = config.kv_bytes_per_token;
+        if let Some(seen) = outcome.other_kv_bytes_per_token(config.block_tokens, configured) {
+            tracing::warn!(
+                pool = config.name,
+                "{seen} KV bytes a token moved, and the pool says kv_bytes_per_token = {configured}: policies weigh \
+                 transfers wrong. Cure: kv_bytes_per_token = {seen}"
+            );
         }
     }
 
@@ -206,6 +224,7 @@ impl Watch {
                 verdict: outcome.map_or(Verdict::Unproven, Outcome::verdict),
                 what: outcome.map_or_else(|| "not probed yet".to_owned(), Outcome::to_string),
                 cure: outcome.and_then(Outcome::cure),
+                harm: outcome.and_then(Outcome::harm),
             }
         });
         let pairs: Vec<_> = states.collect();

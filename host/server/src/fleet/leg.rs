@@ -10,6 +10,9 @@ use super::pairs::Pair;
 use super::{Pool, Worker};
 use crate::telemetry::labels;
 
+/// The longest failure kept for people, in characters: engines' messages may be long.
+const WHY_CHARS_AT_MOST: usize = 200;
+
 /// A leg. Dropped without an outcome it was cancelled, which is never the worker's failure.
 pub struct Leg {
     pool: Arc<Pool>,
@@ -117,7 +120,11 @@ impl Leg {
             let mut seen = self.worker.seen();
             let before = seen.breaker;
             tell(&mut seen.breaker);
-            before.is_closed() != seen.breaker.is_closed()
+            let closed = !before.is_closed() && seen.breaker.is_closed();
+            if closed {
+                seen.spared_for = None;
+            }
+            closed
         };
         if changed {
             let (pool, worker) = (&self.worker.pool, &self.worker.name);
@@ -140,7 +147,7 @@ impl Leg {
         let is_pairs_alone = failure == Failure::Late && self.pair.is_some();
         if is_pairs_alone {
             self.leave_workers_trial();
-        } else if self.worker.seen().breaker.failed(now_ms) {
+        } else if self.opens_breaker(now_ms, why) {
             self.worker.metrics.breaker_opened();
             tracing::warn!(
                 pool,
@@ -162,6 +169,16 @@ impl Leg {
                 failure.name()
             );
         }
+    }
+
+    /// Whether the worker's breaker opened by this failure.
+    fn opens_breaker(&self, now_ms: u64, why: &str) -> bool {
+        let mut seen = self.worker.seen();
+        let opened = seen.breaker.failed(now_ms);
+        if opened {
+            seen.spared_for = Some(why.chars().take(WHY_CHARS_AT_MOST).collect());
+        }
+        opened
     }
 
     fn leave_trials(&self) {

@@ -148,6 +148,13 @@ impl Pool {
     /// An engine process started anew: what its breakers saw, and who holds blocks there, was before.
     fn began_anew(&self, worker: &Worker, seen: &mut Seen) {
         seen.incarnation = seen.incarnation.wrapping_add(1);
+        if !seen.breaker.is_closed() {
+            tracing::info!(
+                pool = worker.pool,
+                worker = worker.name,
+                "worker was started anew: its breaker is closed"
+            );
+        }
         seen.breaker = Breaker::after(WORKER_FAILURES_TO_OPEN);
         self.pairs.forget(worker.id);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use sluice_core::facts::Role;
+use sluice_core::facts::{Role, Row};
 use sluice_core::health::State;
 
 use super::kv_watch::KvState;
@@ -74,6 +74,8 @@ pub struct WorkerStatus {
     pub failure_rate: f32,
     /// Whether its breaker is open: it failed again and again, and is tried with one leg at a time.
     pub breaker_open: bool,
+    /// The failure that it opened with.
+    pub spared_for: Option<String>,
     /// Engine totals.
     pub totals: Totals,
     /// Why the last probe or scrape failed.
@@ -93,7 +95,7 @@ pub fn workers(pool: &Pool) -> Vec<WorkerStatus> {
 fn pool_status(pool: &Pool) -> PoolStatus {
     let workers = workers(pool);
     let fleet = &pool.table().fleet;
-    let serves = fleet.can_serve(&fleet.rows().collect::<Vec<_>>());
+    let serves = fleet.can_serve(&rows_of_model(pool));
     // A pull pool may serve by a worker that serves alone, and still want its pair.
     let kv = (pool.config.mode == PoolMode::Pull).then(|| pool.kv());
     let note = pool
@@ -113,6 +115,17 @@ fn pool_status(pool: &Pool) -> PoolStatus {
     }
 }
 
+/// Rows of the workers that are not known to serve another model than the pool's.
+fn rows_of_model(pool: &Pool) -> Vec<Row> {
+    let table = pool.table();
+    let serves_ours = |worker: &Worker| {
+        let seen = worker.seen();
+        seen.models.as_ref().is_none_or(|models| models.contains(&pool.config.model))
+    };
+    let rows = table.fleet.rows().zip(&table.workers);
+    rows.filter(|(_, worker)| serves_ours(worker)).map(|(row, _)| row).collect()
+}
+
 /// Where an engine says something else than the configuration.
 fn mismatch(pool: &Pool) -> Option<String> {
     let (model, block_tokens) = (&pool.config.model, pool.config.block_tokens);
@@ -129,7 +142,8 @@ fn mismatch(pool: &Pool) -> Option<String> {
 /// Workers and pairs that are spared.
 fn in_trouble(pool: &Pool, workers: &[WorkerStatus]) -> Option<String> {
     if let Some(worker) = workers.iter().find(|worker| worker.breaker_open) {
-        return Some(format!("worker {:?} fails again and again and is spared", worker.name));
+        let why = worker.spared_for.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        return Some(format!("worker {:?} fails again and again and is spared{why}", worker.name));
     }
     let pairs = pool.pairs.open();
     (pairs > 0).then(|| format!("transfers between {pairs} pairs of workers fail, they are avoided"))
@@ -158,6 +172,7 @@ fn worker_status(pool: &Pool, worker: &Worker) -> WorkerStatus {
         pull_overhead_ms: seen.pull_overhead_ms.value(),
         failure_rate: seen.failures.value(),
         breaker_open: !seen.breaker.is_closed(),
+        spared_for: seen.spared_for.filter(|_| !seen.breaker.is_closed()),
         totals: seen.totals,
         last_error: seen.last_error,
     }

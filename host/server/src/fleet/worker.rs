@@ -103,6 +103,8 @@ pub struct Seen {
     pub failures: SmoothedRatio,
     /// Whether it is spared for a while.
     pub breaker: Breaker,
+    /// The failure that its breaker opened with, for as long as that is open.
+    pub spared_for: Option<String>,
 }
 
 /// Prefill work over which its rate is smoothed, in milliseconds of it.
@@ -169,6 +171,7 @@ impl Default for Seen {
             pull_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
             failures: SmoothedRatio::over(FAILURE_WINDOW_LEGS),
             breaker: Breaker::after(WORKER_FAILURES_TO_OPEN),
+            spared_for: None,
         }
     }
 }

@@ -21,8 +21,10 @@ pub enum Blame {
     Decode,
     /// The move of KV blocks from prefill to decode.
     Transfer,
-    /// This host: full, draining, or without a worker.
+    /// This host: draining, or without a worker.
     Host,
+    /// More requests than this host takes: nothing failed.
+    Load,
 }
 
 impl Blame {
@@ -36,6 +38,7 @@ impl Blame {
             Self::Decode => "decode",
             Self::Transfer => "transfer",
             Self::Host => "host",
+            Self::Load => "load",
         }
     }
 
@@ -44,7 +47,7 @@ impl Blame {
             Self::Client | Self::Left => "invalid_request_error",
             Self::Policy => "policy_error",
             Self::Prefill | Self::Decode | Self::Transfer => "upstream_error",
-            Self::Host => "server_error",
+            Self::Host | Self::Load => "server_error",
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::http::body_budget::LARGE_BODIES_BYTES_AT_MOST;
 use crate::http::error::{ApiError, Blame};
 use crate::telemetry::admission::Refusal;
 use crate::telemetry::story::Stretch;
+use crate::telemetry::trail::Trail;
 use crate::tenants::Caller;
 
 /// How long a body may take to arrive. It holds a place among the requests in flight meanwhile; 16 MiB in this
@@ -41,8 +42,10 @@ pub(crate) async fn admit(
     headers: &HeaderMap,
     incoming: Incoming,
     deadline: Instant,
+    trail: &Trail,
 ) -> Result<Admitted, ApiError> {
     let caller = app.tenants.identify(headers)?;
+    trail.note(|story, _| story.asked_by(&caller.name));
     let urgency = app.tenants.urgency(&caller, headers)?;
     let longest = incoming.size_hint().upper().unwrap_or(app.config.server.max_body_bytes as u64);
     let body = pin!(read_body(app, caller.account, incoming, deadline));
@@ -137,10 +140,14 @@ fn no_room_for_body(app: &App, account: usize) -> ApiError {
 /// What the client is told, with the time that is measured to be worth waiting.
 fn refused(app: &App, caller: &Caller, refusal: Refusal) -> ApiError {
     let server = &app.config.server;
-    let busy = |status, code, message: String| ApiError::new(status, Blame::Host, code, message);
+    let busy = |status, code, message: String| ApiError::new(status, Blame::Load, code, message);
     let (error, wait) = match refusal {
         Refusal::TenantFull => {
-            let message = "the tenant has as many requests at a time as its max_in_flight allows, waiting ones included";
+            let limit = app.tenants.max_in_flight(caller).unwrap_or_default();
+            let message = format!(
+                "tenant {:?} has {limit} requests at a time, waiting ones included, as many as its max_in_flight allows",
+                caller.name
+            );
             let status = StatusCode::TOO_MANY_REQUESTS;
             let error = ApiError::new(status, Blame::Client, "rate_limit_exceeded", message);
             (error, app.admission.tenant_retry_after(caller.account))

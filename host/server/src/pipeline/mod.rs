@@ -63,7 +63,7 @@ pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming
     // 0. Who asks, and a place, be it after a wait.
     let admitted = match content_type::json(&head.headers) {
         Err(error) => Err(error),
-        Ok(()) => admit::admit(app, &head.headers, incoming, deadline).await,
+        Ok(()) => admit::admit(app, &head.headers, incoming, deadline, &trail).await,
     };
     let served = match admitted {
         Err(error) => Err(error),

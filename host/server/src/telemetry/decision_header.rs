@@ -8,7 +8,6 @@ use super::story::Story;
 /// The header's value; `None` while nothing is decided.
 pub(super) fn of(story: &Story) -> Option<HeaderValue> {
     let decision = story.decision()?;
-    let failed: Vec<_> = story.attempts.iter().filter_map(failed).collect();
     let mut text = format!(
         "policy={}; module={}; version={}; generation={}; source={}; placement={}; prefill={}; decode={}; attempts={}; ",
         decision.policy,
@@ -21,8 +20,8 @@ pub(super) fn of(story: &Story) -> Option<HeaderValue> {
         story.decode().unwrap_or_default(),
         story.tries(),
     );
-    if !failed.is_empty() {
-        text.push_str(&format!("failed={}; ", failed.join(",")));
+    if let Some(failed) = story.failures() {
+        text.push_str(&format!("failed={failed}; "));
     }
     if let Some(told) = story.error {
         text.push_str(&format!("error={}; ", told.code));
@@ -34,9 +33,39 @@ pub(super) fn of(story: &Story) -> Option<HeaderValue> {
     HeaderValue::try_from(text.chars().map(visible).collect::<String>()).ok()
 }
 
-/// Who failed and how: `prefill-0:connect`.
-fn failed(attempt: &super::story::Attempt) -> Option<String> {
-    let why = attempt.failed?;
-    let worker = &attempt.legs.last()?.worker;
-    Some(format!("{worker}:{why}"))
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::http::error::ApiError;
+    use crate::telemetry::labels::{Leg, Source};
+    use crate::telemetry::story::Decided;
+
+    /// After an attempt that failed nobody is left to try: what was decided and tried before is told all the same.
+    #[test]
+    fn attempts_are_told_when_nobody_is_left() {
+        let (mut story, now) = (Story::default(), Duration::ZERO);
+        story.attempt(now);
+        let decided = Decided {
+            policy: "adaptive".to_owned(),
+            module: "adaptive".to_owned(),
+            version: "1".to_owned(),
+            generation: 1,
+            source: Source::Policy,
+            placement: "disaggregated",
+            reason: "long".to_owned(),
+        };
+        story.decided(decided, now);
+        story.leg(Leg::Prefill, "p0", now);
+        story.attempt_failed("connect", now);
+        story.attempt(now);
+        story.told(&ApiError::no_worker_up("nobody"), now);
+        let header = of(&story).expect("a header");
+        let header = header.to_str().expect("visible ASCII");
+        for part in ["policy=adaptive", "prefill=p0", "attempts=1", "failed=p0:connect", "error=no_worker_up"]
+        {
+            assert!(header.contains(part), "{part} is not in {header}");
+        }
+    }
 }

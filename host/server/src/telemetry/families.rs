@@ -9,6 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
+use super::labels::{Label, Phase};
+
 /// From 5 us to 10 minutes: covers a policy call as well as the longest answer, and is finest where TPOT and TTFT lie.
 const SECONDS: [f64; 24] = [
     0.000_005, 0.000_02, 0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.16,
@@ -48,11 +50,15 @@ pub(super) struct Tls {
 impl Tls {
     pub fn register(registry: &mut Registry) -> Self {
         let mut new = Registrar(registry);
+        let renewals: Counters<1> = new.metric(
+            "tls_renewals",
+            "New certificate files found, by outcome: taken, or refused while the old certificate stays",
+        );
+        for outcome in ["taken", "refused"] {
+            drop(renewals.get_or_create(&[("outcome", outcome.to_owned())]));
+        }
         Self {
-            renewals: new.metric(
-                "tls_renewals",
-                "New certificate files found, by outcome: taken, or refused while the old certificate stays",
-            ),
+            renewals,
             handshake_failures: new.metric("tls_handshake_failures", "TLS handshakes of clients that failed"),
         }
     }
@@ -119,7 +125,10 @@ impl Requests {
         let phase = Family::new_with_constructor(histogram as fn() -> Histogram);
         registry.register_with_unit(
             "phase",
-            "Time spent, by pool, deciding policy and phase",
+            format!(
+                "Time spent, by pool, deciding policy and phase: {}; first_token is TTFT, per_token is TPOT",
+                Phase::ALL.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(", ")
+            ),
             Unit::Seconds,
             phase.clone(),
         );
@@ -174,7 +183,10 @@ impl Workers {
             leg_failures: new.metric("leg_failures", "Legs that failed, by pool, worker and kind"),
             breaker_opened: new.metric("worker_breaker_opened", "Times that a worker was found to fail"),
             breaker_open: new.metric("worker_breaker_open", "1 while a worker is spared"),
-            up: new.metric("worker_up", "1 while a worker takes work"),
+            up: new.metric(
+                "worker_up",
+                "1 while a worker answers probes and connects; one that drains or is spared is up too",
+            ),
             draining: new.metric("worker_draining", "1 while a worker was told to take no new work"),
             handles: new.metric("worker_handles", "KV handles that a worker keeps blocks for"),
             safe_to_stop: new.metric(

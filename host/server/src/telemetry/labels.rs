@@ -57,6 +57,8 @@ labels! {
         TransferFailed = "transfer_failed",
         /// This host could not serve it.
         HostError = "host_error",
+        /// The host was full, and this one was turned away.
+        Shed = "shed",
     }
 
     /// A request to one worker.
@@ -172,6 +174,7 @@ impl From<Blame> for Outcome {
             Blame::Decode => Self::DecodeFailed,
             Blame::Transfer => Self::TransferFailed,
             Blame::Host => Self::HostError,
+            Blame::Load => Self::Shed,
         }
     }
 }

@@ -75,6 +75,16 @@ impl Metrics {
             .inc();
     }
 
+    /// Lets the series of the deciding policy stand at 0, so that an alert on their rates sees the first fault.
+    pub fn expect_policy(&self, policy: &str) {
+        for kind in sluice_policy::FAULT_KINDS {
+            let hook = sluice_policy::Hook::Route.name();
+            let labels = [("policy", policy.into()), ("hook", hook.into()), ("kind", kind.into())];
+            drop(self.policies.faults.get_or_create(&labels));
+        }
+        drop(self.policies.refusals.get_or_create(&[("policy", policy.into())]));
+    }
+
     /// A policy set is in force.
     pub fn swapped(&self, generation: u64) {
         self.policies.swaps.inc();

@@ -130,6 +130,11 @@ const SPANS_PER_ATTEMPT: u64 = 3;
 const SPANS_BEFORE_ATTEMPTS: u64 = 1;
 
 impl Story {
+    /// It is known who asks.
+    pub fn asked_by(&mut self, tenant: &str) {
+        tenant.clone_into(&mut self.tenant);
+    }
+
     /// It is known who asks for what.
     pub fn found(&mut self, pool: &config::Pool, tenant: &str) {
         self.pool.clone_from(&pool.name);
@@ -214,19 +219,32 @@ impl Story {
         self.attempts.iter().filter(|attempt| !attempt.legs.is_empty()).count()
     }
 
-    /// What the last attempt decided.
+    /// Which workers failed and how, attempt by attempt: `prefill-0:connect,prefill-1:late`. `None` if none did.
+    pub fn failures(&self) -> Option<String> {
+        let failed = |attempt: &Attempt| Some(format!("{}:{}", attempt.legs.last()?.worker, attempt.failed?));
+        let failed: Vec<_> = self.attempts.iter().filter_map(failed).collect();
+        (!failed.is_empty()).then(|| failed.join(","))
+    }
+
+    /// What was decided last.
     pub fn decision(&self) -> Option<&Decided> {
-        self.attempts.last()?.decision.as_ref()
+        self.last_decided()?.decision.as_ref()
+    }
+
+    /// The last attempt that came to a decision, or else that passed a request on: one after it found nobody.
+    fn last_decided(&self) -> Option<&Attempt> {
+        let decided = self.attempts.iter().rfind(|attempt| attempt.decision.is_some());
+        decided.or_else(|| self.attempts.last())
     }
 
     /// Who prefilled last; the worker that does it all, when one does.
     pub fn prefill(&self) -> Option<&str> {
-        Some(self.attempts.last()?.legs.first()?.worker.as_str())
+        Some(self.last_decided()?.legs.first()?.worker.as_str())
     }
 
     /// Who decoded last.
     pub fn decode(&self) -> Option<&str> {
-        let leg = self.attempts.last()?.legs.last()?;
+        let leg = self.last_decided()?.legs.last()?;
         (leg.leg != Leg::Prefill).then_some(leg.worker.as_str())
     }
 

@@ -77,17 +77,36 @@ impl KeyRing {
     }
 }
 
-/// The key of an `Authorization: Bearer KEY` header. `None` without the header; an empty key when it is something
-/// else, or stands there twice.
-pub fn presented(headers: &HeaderMap) -> Option<&[u8]> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let value = values.next()?.as_bytes();
-    if values.next().is_some() {
-        return Some(&[]);
-    }
-    let key = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-    let key = key.map(|(_, key)| key.trim_ascii()).filter(|key| key.len() <= KEY_BYTES_AT_MOST);
-    Some(key.unwrap_or_default())
+/// Where clients of some APIs send their key, bare.
+pub const KEY_HEADER: &str = "x-api-key";
+
+/// What a request shows for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presented<'a> {
+    /// Neither header.
+    Nothing,
+    /// No `Bearer KEY`, too long, or there twice.
+    Unreadable,
+    /// A key.
+    Key(&'a [u8]),
+}
+
+/// The key of `Authorization: Bearer KEY`, or where that is missing of `x-api-key: KEY`.
+pub fn presented(headers: &HeaderMap) -> Presented<'_> {
+    let (name, is_bearer) = match headers.contains_key(AUTHORIZATION) {
+        true => (AUTHORIZATION.as_str(), true),
+        false => (KEY_HEADER, false),
+    };
+    let mut values = headers.get_all(name).iter();
+    let (value, more) = (values.next(), values.next());
+    let Some(value) = value.map(|value| value.as_bytes()) else { return Presented::Nothing };
+    let is_scheme = |scheme: &[u8]| scheme.eq_ignore_ascii_case(b"bearer ");
+    let key = match is_bearer {
+        true => value.split_at_checked(7).filter(|(scheme, _)| is_scheme(scheme)).map(|(_, key)| key),
+        false => Some(value),
+    };
+    let fits = |key: &&[u8]| (1..=KEY_BYTES_AT_MOST).contains(&key.len()) && more.is_none();
+    key.map(<[u8]>::trim_ascii).filter(fits).map_or(Presented::Unreadable, Presented::Key)
 }
 
 #[cfg(test)]
@@ -122,21 +141,29 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_presented_as_bearers() {
-        for (values, expected) in [
-            (&[][..], None),
-            (&["Bearer sk-1"][..], Some("sk-1")),
-            (&["bearer   sk-1 "], Some("sk-1")),
-            (&["Basic sk-1"], Some("")),
-            (&["Bearer"], Some("")),
-            (&["sk-1"], Some("")),
-            (&["Bearer sk-1", "Bearer sk-2"], Some("")),
+    fn keys_are_presented_as_bearers_or_bare() {
+        use Presented::{Key, Nothing, Unreadable};
+        let (auth, bare) = ("authorization", KEY_HEADER);
+        for (sent, expected) in [
+            (&[][..], Nothing),
+            (&[(auth, "Bearer sk-1")][..], Key(b"sk-1")),
+            (&[(auth, "bearer   sk-1 ")], Key(b"sk-1")),
+            (&[(auth, "Basic sk-1")], Unreadable),
+            (&[(auth, "Bearer")], Unreadable),
+            (&[(auth, "Bearer ")], Unreadable),
+            (&[(auth, "sk-1")], Unreadable),
+            (&[(auth, "Bearer sk-1"), (auth, "Bearer sk-2")], Unreadable),
+            (&[(bare, "sk-1")], Key(b"sk-1")),
+            (&[(bare, "sk-1"), (bare, "sk-2")], Unreadable),
+            (&[(bare, "")], Unreadable),
+            (&[(bare, "sk-1"), (auth, "Bearer sk-2")], Key(b"sk-2")),
+            (&[(bare, "sk-1"), (auth, "sk-2")], Unreadable),
         ] {
             let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(AUTHORIZATION, value.parse().expect("a value"));
+            for (name, value) in sent {
+                headers.append(*name, value.parse().expect("a value"));
             }
-            assert_eq!(presented(&headers), expected.map(str::as_bytes), "{values:?}");
+            assert_eq!(presented(&headers), expected, "{sent:?}");
         }
     }
 }

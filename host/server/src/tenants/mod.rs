@@ -17,7 +17,7 @@ use hyper::header::{HeaderMap, HeaderName};
 use sluice_core::admission::Share;
 use sluice_core::token_bucket::TokenBucket;
 
-pub use key::{KEY_BYTES_AT_MOST, KeyDigest};
+pub use key::{KEY_BYTES_AT_MOST, KEY_HEADER, KeyDigest};
 pub use salt::cache_salt;
 pub use token_use::TokenUse;
 
@@ -27,7 +27,7 @@ use crate::http::error::{ApiError, Blame};
 use crate::identity;
 use crate::request::ClientRequest;
 use crate::telemetry::admission::{AdmissionMetrics, Refusal};
-use key::KeyRing;
+use key::{KeyRing, Presented};
 
 /// What all tenants without a `[[tenant]]` are called together, in metrics and tables.
 pub const OTHER: &str = "other";
@@ -121,6 +121,11 @@ impl Tenants {
         matches!(self.source, Source::Keys(_))
     }
 
+    /// How many requests at a time a caller's account may have, if that is limited.
+    pub fn max_in_flight(&self, caller: &Caller) -> Option<usize> {
+        self.accounts[caller.account].share.in_flight_at_most
+    }
+
     /// Who asks, or why nobody may.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let identified = match &self.source {
@@ -135,8 +140,11 @@ impl Tenants {
 
     fn by_key(&self, keys: &KeyRing, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let account = match key::presented(headers) {
-            Some(key) => keys.owner(key).ok_or("the API key is not known here"),
-            None => self.anonymous.ok_or("there is no API key: send Authorization: Bearer KEY"),
+            Presented::Key(key) => keys.owner(key).ok_or("the API key is not known here"),
+            Presented::Unreadable => Err("Authorization must stand once and read: Bearer KEY"),
+            Presented::Nothing => {
+                self.anonymous.ok_or("there is no API key: send Authorization: Bearer KEY, or x-api-key: KEY")
+            }
         };
         account.map(|account| self.caller(account)).map_err(unauthorized)
     }

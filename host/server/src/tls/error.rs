@@ -55,6 +55,18 @@ pub enum TlsError {
 }
 
 impl TlsError {
+    /// The file at fault, if it is one.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        match self {
+            Self::Unreadable { path, .. }
+            | Self::TooLong { path, .. }
+            | Self::NotPem { path, .. }
+            | Self::NoAuthority { path, .. }
+            | Self::NotItsKey { key_path: path, .. } => Some(path),
+            Self::Setup(_) => None,
+        }
+    }
+
     /// What to do about it.
     pub fn cure(&self) -> &'static str {
         match self {
