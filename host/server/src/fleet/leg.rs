@@ -9,6 +9,7 @@ use sluice_core::health::Report;
 use super::pairs::Pair;
 use super::{Pool, Worker};
 use crate::telemetry::labels;
+use crate::text_table::one_line;
 
 /// The longest failure kept for people, in characters: engines' messages may be long.
 const WHY_CHARS_AT_MOST: usize = 200;
@@ -109,7 +110,7 @@ impl Leg {
             self.tell_worker(Breaker::went_well);
         }
         if failure.counts_against_worker() {
-            self.count_towards_breakers(failure);
+            self.count_towards_breakers(failure, why);
         } else {
             self.leave_trials();
         }
@@ -139,8 +140,8 @@ impl Leg {
         }
     }
 
-    /// An engine's words may quote a prompt: the log tells the kind alone.
-    fn count_towards_breakers(&self, failure: Failure) {
+    /// An engine's words may quote a prompt: the log tells the kind alone, operators are shown them on request.
+    fn count_towards_breakers(&self, failure: Failure, why: &str) {
         let now_ms = self.pool.now_ms();
         let (pool, worker) = (&self.worker.pool, &self.worker.name);
         // Who waits in vain for KV blocks may be well: a few bad prefill workers must not have a good decode worker spared.
@@ -176,7 +177,7 @@ impl Leg {
         let mut seen = self.worker.seen();
         let opened = seen.breaker.failed(now_ms);
         if opened {
-            seen.spared_for = Some(why.chars().take(WHY_CHARS_AT_MOST).collect());
+            seen.spared_for = Some(one_line(why).chars().take(WHY_CHARS_AT_MOST).collect());
         }
         opened
     }
