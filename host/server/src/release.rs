@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::app::App;
 use crate::fleet::{Pool, Worker};
 use crate::held::Blocks;
+use crate::pipeline::REQUEST_ID_HEADER;
 use crate::request::Endpoint;
 use crate::restarting::restarting;
 use crate::telemetry::labels::HandleFate;
@@ -211,7 +212,7 @@ fn body(blocks: &Blocks) -> String {
 fn headers(app: &App, pool: &Pool) -> HeaderMap {
     let mut headers = pool.own_headers();
     if let Ok(id) = format!("sluice-release-{}", app.ids.next()).try_into() {
-        headers.insert("x-request-id", id);
+        headers.insert(REQUEST_ID_HEADER, id);
     }
     headers
 }

@@ -21,6 +21,7 @@ use super::answer::answer_end;
 use super::stream_start::{Opened, is_done, tells_failure};
 use super::turn::{AnswerEnd, Record, Turn};
 use crate::http::error::{ApiError, Blame};
+use crate::http::internal::may_hold_internal;
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
 use crate::upstream::UpstreamBody;
@@ -165,9 +166,9 @@ impl Running {
 
 /// Whether nothing in a piece can need a second look: most of a stream is passed on at the price of a search.
 fn is_plain(whole: &[u8]) -> bool {
-    static MARKS: LazyLock<[Finder<'static>; 4]> =
-        LazyLock::new(|| ["_transfer_params", "cached_tokens", "error", "[DONE]"].map(Finder::new));
-    MARKS.iter().all(|mark| mark.find(whole).is_none())
+    static MARKS: LazyLock<[Finder<'static>; 3]> =
+        LazyLock::new(|| ["cached_tokens", "error", "[DONE]"].map(Finder::new));
+    !may_hold_internal(whole) && MARKS.iter().all(|mark| mark.find(whole).is_none())
 }
 
 impl Relay {
