@@ -89,7 +89,7 @@ pub struct TlsServing {
 pub async fn serve<F, R>(listener: TcpListener, serving: Serving, handler: F) -> usize
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
-    R: Future<Output = Response<ResponseBody>> + Send + 'static,
+    R: Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + 'static,
 {
     let mut connections = JoinSet::new();
     let places = Arc::new(Semaphore::new(serving.connections_at_most));
@@ -113,13 +113,14 @@ where
         let handler = handler.clone();
         let (deadline, request_timeout) = (AnswerDeadline::new(), serving.request_timeout);
         let begun = deadline.clone();
+        // The handler's future is the service's: around it another would have room for it twice.
         let service = service_fn(move |request| {
             begun.begin(request_timeout);
-            let response = handler(request);
-            async move { Ok::<_, Infallible>(response.await) }
+            handler(request)
         });
         let (header_timeout, tls) = (serving.header_timeout, serving.tls.clone());
         let stop = serving.stop.clone();
+        let (runtime, thread_place) = serving.threads.as_ref().map(|threads| threads.place()).unzip();
         let connection = async move {
             // Registered with the event loop of the thread that serves it.
             let Ok(stream) = TcpStream::from_std(stream) else { return };
@@ -132,18 +133,11 @@ where
                     }
                 }
             }
-            drop(place);
+            drop((place, thread_place));
         };
-        match &serving.threads {
+        match runtime {
             None => connections.spawn(connection),
-            Some(threads) => {
-                let (runtime, thread_place) = threads.place();
-                let placed = async move {
-                    connection.await;
-                    drop(thread_place);
-                };
-                connections.spawn_on(placed, &runtime)
-            }
+            Some(runtime) => connections.spawn_on(connection, &runtime),
         };
     }
     drop(listener);

@@ -1,5 +1,6 @@
 //! Which path does what, on the data plane and on the admin listener.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -22,13 +23,16 @@ use crate::request::Endpoint;
 use crate::tenants;
 
 /// Where clients connect.
-pub async fn data_plane(app: Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {
+pub async fn data_plane(
+    app: Arc<App>,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Infallible> {
     let mut response = answer(&app, request).await;
     if app.is_draining() {
         // Its next request should go elsewhere: told now, the client never meets a connection that was just closed.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response
+    Ok(response)
 }
 
 async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Response<ResponseBody> {

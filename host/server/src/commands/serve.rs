@@ -197,7 +197,7 @@ async fn serve(
             Serving { connections_at_most: ADMIN_CONNECTIONS_AT_MOST, tls: None, threads: None, ..serving };
         listen::serve(operators, serving, move |request| {
             let response = routes::admin(&app, &request);
-            async move { response }
+            async move { Ok(response) }
         })
     };
     let (_, cut_off, _) = tokio::join!(

@@ -111,10 +111,12 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(KIND))
 }
 
-/// The members of a whole answer. One that is none must not pass for one: the error says what it is instead.
-pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static str)> {
+/// The members of a whole answer, and why it ended. One that is none must not pass for one: the error says what it is
+/// instead.
+pub(super) fn members(bytes: &[u8]) -> Result<(Members<'_>, Option<Cow<'_, str>>), (Failure, &'static str)> {
     let members = Members::parse(bytes).map_err(|_| (Failure::NoAnswer, "with no JSON object in it"))?;
-    if failed(&members) {
+    let reason = finish_reason(&members);
+    if tells_failure(&members, reason.as_deref()) {
         return Err((Failure::ErrorInAnswer, "with an error in it"));
     }
     let has_choices = |choices: Raw<'_>| {
@@ -124,7 +126,7 @@ pub(super) fn members(bytes: &[u8]) -> Result<Members<'_>, (Failure, &'static st
     if !members.get("choices").is_some_and(has_choices) {
         return Err((Failure::NoAnswer, "with no choices in it"));
     }
-    Ok(members)
+    Ok((members, reason))
 }
 
 /// A whole answer as a client gets it, or what is wrong with it: the way in for tests that make answers up.
@@ -137,8 +139,8 @@ fn finish_whole(
     bytes: Bytes,
     prefilled: Option<PrefillUsage>,
 ) -> Result<(Bytes, AnswerEnd), (Failure, &'static str)> {
-    let members = members(&bytes)?;
-    let end = answer_end(&members);
+    let (members, reason) = members(&bytes)?;
+    let end = end_of(&members, reason.as_deref());
     let usage = prefilled.and_then(|prefilled| prefilled.usage(&members));
     if usage.is_some() || ENGINE_INTERNAL.iter().any(|name| members.has(name)) {
         let set: Vec<_> = usage.iter().map(|usage| ("usage", usage.as_str())).collect();
@@ -150,8 +152,12 @@ fn finish_whole(
 
 /// Whether an answer, or a chunk of a stream, says that the engine failed.
 pub(super) fn failed(members: &Members<'_>) -> bool {
+    tells_failure(members, finish_reason(members).as_deref())
+}
+
+fn tells_failure(members: &Members<'_>, finish_reason: Option<&str>) -> bool {
     let is_error_object = members.get("object").is_some_and(|object| object.get() == "\"error\"");
-    members.get("error").is_some() || is_error_object || finish_reason(members).as_deref() == Some("error")
+    members.get("error").is_some() || is_error_object || finish_reason == Some("error")
 }
 
 fn finish_reason<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
@@ -164,8 +170,12 @@ fn finish_reason<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
     choices.into_iter().find_map(|choice| choice.finish_reason)
 }
 
-/// Usage and finish of a whole answer, or of one chunk of a stream.
+/// Usage and finish of one chunk of a stream.
 pub(super) fn answer_end(members: &Members<'_>) -> AnswerEnd {
+    end_of(members, finish_reason(members).as_deref())
+}
+
+fn end_of(members: &Members<'_>, finish_reason: Option<&str>) -> AnswerEnd {
     #[derive(Deserialize)]
     struct Usage {
         prompt_tokens: u32,
@@ -173,11 +183,10 @@ pub(super) fn answer_end(members: &Members<'_>) -> AnswerEnd {
         completion_tokens: Option<u32>,
     }
     let usage = members.read::<Usage>("usage").ok().flatten();
-    let finish = finish_reason(members).as_deref().map(finish);
     AnswerEnd {
         prompt_tokens: usage.as_ref().map(|usage| usage.prompt_tokens),
         output_tokens: usage.and_then(|usage| usage.completion_tokens),
-        finish,
+        finish: finish_reason.map(finish),
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     if !head.status.is_success() {
         return Err(refusal(&mut leg, Blame::Prefill, &head, &bytes));
     }
-    let members = answer::members(&bytes)
+    let (members, _) = answer::members(&bytes)
         .map_err(|(failure, what)| dispatch::no_answer(&mut leg, Blame::Prefill, failure, what))?;
     leg.went_well();
     call.trail.note(|story, now| story.leg_over(Outcome::Ok.name(), now));

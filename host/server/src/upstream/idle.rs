@@ -57,7 +57,7 @@ impl Shelf {
 
 #[derive(Debug)]
 struct Parked {
-    link: Link,
+    link: Box<Link>,
     since: Instant,
     _counted: Counted,
 }
@@ -101,13 +101,13 @@ impl Idle {
     }
 
     /// The connection to this worker that was used last: the least likely to have been closed.
-    pub fn take(&self, worker: &WorkerUrl) -> Option<Link> {
+    pub fn take(&self, worker: &WorkerUrl) -> Option<Box<Link>> {
         let parked = self.shelf().links(worker.tls).get_mut(worker.authority.as_str())?.pop_back()?;
         (parked.since.elapsed() < IDLE_CONNECTION_KEPT).then_some(parked.link)
     }
 
     /// Keeps a connection for the next request, if there is room.
-    pub fn keep(&self, peer: &Peer, link: Link) {
+    pub fn keep(&self, peer: &Peer, link: Box<Link>) {
         let Some(counted) = Counted::one_of(&self.kept) else { return };
         let mut shelf = self.shelf();
         let links = shelf.links(peer.tls);
@@ -148,7 +148,7 @@ pub(super) mod tests {
     use crate::tls::MaybeTls;
 
     /// Connections to a listener that nobody accepts from.
-    pub async fn links<const N: usize>() -> (TcpListener, [Link; N]) {
+    pub async fn links<const N: usize>() -> (TcpListener, [Box<Link>; N]) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let mut links = Vec::new();
         for _ in 0..N {

@@ -28,7 +28,8 @@ pub(super) enum Broke {
     Sent(String),
 }
 
-/// A connection. Dropping it closes it.
+/// A connection. Dropping it closes it. Always boxed: it is handed on from step to step of a request, and each would have
+/// room for a copy.
 pub(super) struct Link {
     sender: SendRequest<Segments>,
     connection: Connection<TokioIo<MaybeTls>, Segments>,
@@ -45,10 +46,10 @@ impl fmt::Debug for Link {
 
 impl Link {
     /// A connection over a fresh stream.
-    pub async fn over(stream: MaybeTls) -> Result<Self, String> {
+    pub async fn over(stream: MaybeTls) -> Result<Box<Self>, String> {
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| causes(&error))?;
-        Ok(Self { sender, connection, closed: false, quiet: QuietPoll::default() })
+        Ok(Box::new(Self { sender, connection, closed: false, quiet: QuietPoll::default() }))
     }
 
     /// Whether the next request can go out on it, as far as this side knows.
@@ -95,7 +96,7 @@ impl Link {
 pub struct UpstreamBody {
     incoming: Incoming,
     /// `None` once the body ended.
-    link: Option<Link>,
+    link: Option<Box<Link>>,
     idle: Arc<Idle>,
     worker: Peer,
     answers: Arc<BodyBudget>,
@@ -104,7 +105,7 @@ pub struct UpstreamBody {
 impl UpstreamBody {
     pub(super) fn of(
         answer: Response<Incoming>,
-        link: Link,
+        link: Box<Link>,
         (idle, worker): (Arc<Idle>, Peer),
         answers: Arc<BodyBudget>,
     ) -> Response<Self> {

@@ -103,7 +103,8 @@ impl Upstream {
                 Err(Broke::Sent(cause)) => return Err(broke(cause, true)),
             }
         }
-        let open = || connect::open(worker, self.connect_timeout, self.tls.as_ref());
+        // Boxed: most requests find a kept connection, and have no use for room for this.
+        let open = || Box::pin(connect::open(worker, self.connect_timeout, self.tls.as_ref()));
         let stream = or_make_room(&self.idle, open).await?;
         let mut link = Link::over(stream).await.map_err(broken)?;
         match link.exchange(request).await {
@@ -113,7 +114,7 @@ impl Upstream {
         }
     }
 
-    fn body(&self, head: Response<Incoming>, link: Link, worker: &WorkerUrl) -> Response<UpstreamBody> {
+    fn body(&self, head: Response<Incoming>, link: Box<Link>, worker: &WorkerUrl) -> Response<UpstreamBody> {
         UpstreamBody::of(head, link, (self.idle.clone(), Peer::of(worker)), self.answers.clone())
     }
 
