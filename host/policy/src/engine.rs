@@ -9,7 +9,7 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use crate::limits::Limits;
 
 /// How often running guests are asked how much time they used. One wake-up a tick is what it costs.
-const TICK: Duration = Duration::from_millis(1);
+const TICK: Duration = Duration::from_millis(2);
 /// Core modules that one component may hold. Ours hold one; components of other languages hold a few.
 const CORE_INSTANCES_PER_COMPONENT_MAX: u32 = 8;
 /// Tables that one component may hold.
