@@ -95,8 +95,8 @@ FUZZ_SECONDS ?= 600
 .PHONY: fuzz
 fuzz: setup ## Client JSON, upstream JSON and SSE, 10 minutes each; FUZZ_SECONDS=5 for trying
 	@command -v c++ >/dev/null || bash tests/setup/debian-package.sh g++
-	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/fuzz/instrumented-rustc.sh cargo build --release --quiet -p sluice-fuzz --features libfuzzer --bin fuzz
-	bash tests/fuzz/run.sh $(CARGO_TARGET_DIR)/release/fuzz $(CARGO_TARGET_DIR)/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/fuzz/instrumented-rustc.sh cargo build --profile fuzz --quiet -p sluice-fuzz --features libfuzzer --bin fuzz
+	bash tests/fuzz/run.sh $(CARGO_TARGET_DIR)/fuzz/fuzz $(CARGO_TARGET_DIR)/fuzz-found $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 .PHONY: clean
 clean: ## Remove what was built
