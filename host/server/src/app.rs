@@ -66,7 +66,7 @@ impl App {
         Self {
             admission: Admission::new(room, tenants.shares(), clock.clone(), in_flight, metrics),
             tenants,
-            fleet: Fleet::new(&config.pools, secrets, &clock, &telemetry.metrics),
+            fleet: Fleet::new(&config, secrets, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
             upstream,
             policies,

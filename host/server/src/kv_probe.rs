@@ -89,8 +89,7 @@ impl Prober<'_> {
         proof.outcome = match self.legs(pool, prefill, decode, id, &mut proof).await {
             Ok(outcome) | Err(outcome) => outcome,
         };
-        // Decode that answered and counted has read the blocks; of any other it is not known.
-        proof.blocks_left = proof.holder.is_some() && proof.outcome.verdict() != Verdict::Moved;
+        proof.blocks_left = may_have_left_blocks(proof.holder.is_some(), &proof.outcome);
         proof
     }
 
@@ -232,6 +231,22 @@ impl Prober<'_> {
     }
 }
 
+/// Decode that answered and counted has read the blocks; of any other it is not known. A prefill leg that was sent and
+/// gave no answer, or none that can be read, may have prefilled all the same.
+fn may_have_left_blocks(has_holder: bool, outcome: &Outcome) -> bool {
+    use Doubt::{NoAnswer, NoSense, Unreachable};
+    const PREFILL: Part = Part::Prefill;
+    match outcome {
+        _ if outcome.verdict() == Verdict::Moved => false,
+        Outcome::Unproven(
+            NoAnswer { part: PREFILL, .. }
+            | NoSense { part: PREFILL, .. }
+            | Unreachable { part: PREFILL, .. },
+        ) => true,
+        _ => has_holder,
+    }
+}
+
 fn prefilled(members: &Members<'_>) -> Result<Prefilled, Outcome> {
     #[derive(Deserialize)]
     struct Usage {
@@ -280,6 +295,27 @@ impl EngineMetrics {
         Counters {
             tokens: there(self.counts_sources, self.totals.external_prompt_tokens),
             bytes: there(self.has_nixl, self.totals.transferred_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_may_be_left_wherever_a_prefill_was_sent_and_nobody_read() {
+        let refused = |part| Doubt::Refused { part, status: 500, message: String::new() };
+        for (has_holder, outcome, left) in [
+            (false, unreachable(Part::Decode)(String::new()), false),
+            (false, unreachable(Part::Prefill)(String::new()), true),
+            (false, Outcome::Unproven(Doubt::NoAnswer { part: Part::Prefill, waited_ms: waited_ms() }), true),
+            (false, no_sense(Part::Prefill), true),
+            (false, Outcome::Unproven(refused(Part::Prefill)), false),
+            (true, Outcome::Unproven(refused(Part::Decode)), true),
+            (true, Outcome::NotMoved(NotMoved::DecodeSilent { waited_ms: waited_ms() }), true),
+        ] {
+            assert_eq!(may_have_left_blocks(has_holder, &outcome), left, "{has_holder} {outcome}");
         }
     }
 }

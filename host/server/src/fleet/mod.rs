@@ -28,7 +28,7 @@ use sluice_core::measure::BytesPerToken;
 use sluice_core::retry_budget::RetryBudget;
 
 use crate::clock::{Clock, millis};
-use crate::config::{self, Secrets};
+use crate::config::{self, Config, Secrets};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::pool_metrics::PoolMetrics;
 pub use booking::Booking;
@@ -66,6 +66,8 @@ pub struct Pool {
     pub pairs: Pairs,
     bytes_per_token: Mutex<BytesPerToken>,
     retry_budget: Mutex<RetryBudget>,
+    /// Decisions begun before a drain order may still send work for this long.
+    decisions_end_within: Duration,
     decisions: AtomicU64,
     /// Written by the pool's KV watch alone.
     kv: ArcSwap<KvState>,
@@ -74,9 +76,10 @@ pub struct Pool {
 
 impl Fleet {
     /// The fleet as configured; nobody is up before the first probe.
-    pub fn new(pools: &[config::Pool], secrets: &Secrets, clock: &Arc<dyn Clock>, metrics: &Metrics) -> Self {
-        let pools: Vec<_> =
-            pools.iter().map(|pool| Arc::new(Pool::new(pool, secrets, clock.clone(), metrics))).collect();
+    pub fn new(config: &Config, secrets: &Secrets, clock: &Arc<dyn Clock>, metrics: &Metrics) -> Self {
+        let decisions_end_within = draining::decisions_end_within(config.policy.wall_bound_ms);
+        let pool = |pool| Pool::new(pool, secrets, clock.clone(), metrics, decisions_end_within);
+        let pools: Vec<_> = config.pools.iter().map(|config| Arc::new(pool(config))).collect();
         let by_model =
             pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
         Self { pools, by_model }
@@ -94,7 +97,13 @@ impl Fleet {
 }
 
 impl Pool {
-    fn new(config: &config::Pool, secrets: &Secrets, clock: Arc<dyn Clock>, metrics: &Metrics) -> Self {
+    fn new(
+        config: &config::Pool,
+        secrets: &Secrets,
+        clock: Arc<dyn Clock>,
+        metrics: &Metrics,
+        decisions_end_within: Duration,
+    ) -> Self {
         let workers: Vec<_> =
             config.workers.iter().map(|worker| Arc::new(Worker::new(config, worker, metrics))).collect();
         Self {
@@ -107,6 +116,7 @@ impl Pool {
             pairs: Pairs::default(),
             bytes_per_token: Mutex::default(),
             retry_budget: Mutex::new(RetryBudget::of(RETRIES_AT_ONCE)),
+            decisions_end_within,
             decisions: AtomicU64::new(0),
             kv: ArcSwap::default(),
             clock,
