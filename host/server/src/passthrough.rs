@@ -28,6 +28,7 @@ use crate::http::content_type;
 use crate::http::error::ApiError;
 use crate::http::members::Members;
 use crate::ids::RequestId;
+use crate::off_loop;
 use crate::pipeline::admit::{self, Admitted};
 use crate::pipeline::alarm::Alarm;
 use crate::pipeline::deadline::SLOWEST_TOKEN;
@@ -96,8 +97,14 @@ async fn answered(
     let Admitted { caller, place, bytes, queued, .. } =
         admit::admit(app, headers, incoming, deadline, &outcome.trail().clone()).await?;
     outcome.hold(place);
-    let marks = |model: &str, priority| app.tenants.marks(&caller, model, priority).collect();
-    let Passed { model, output_limit, streams, body } = Passed::parse(path, &bytes, marks)?;
+    let parse = {
+        let (app, caller, bytes) = (app.clone(), caller.clone(), bytes.clone());
+        move || {
+            let marks = |model: &str, priority| app.tenants.marks(&caller, model, priority).collect();
+            Passed::parse(path, &bytes, marks)
+        }
+    };
+    let Passed { model, output_limit, streams, body } = off_loop::run(bytes.len(), parse).await?;
     let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
     outcome.pool(&pool.metrics, queued);
     let trail = outcome.trail().clone();

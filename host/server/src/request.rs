@@ -8,6 +8,7 @@ use crate::http::error::ApiError;
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::identity::conversation;
+use crate::off_loop;
 use crate::output_limit::{OutputLimit, Zero};
 use crate::splitting::unsplittable;
 
@@ -85,6 +86,31 @@ pub struct ClientRequest<'a> {
     pub priority: Option<i32>,
     /// Members, as raw JSON, that the host sets on every leg, whatever the client wrote.
     set_by_host: Vec<(&'static str, String)>,
+}
+
+self_cell::self_cell! {
+    /// A request with the body that it is slices of, so that it can be read on one thread and used on another.
+    pub struct OwnedRequest {
+        owner: Bytes,
+        #[covariant]
+        dependent: ClientRequest,
+    }
+
+    impl {Debug}
+}
+
+impl OwnedRequest {
+    /// As [`ClientRequest::parse`]; a long body is read off the event loop.
+    pub async fn read(endpoint: Endpoint, headers: &HeaderMap, body: Bytes) -> Result<Self, ApiError> {
+        let bytes = body.len();
+        if off_loop::is_short(bytes) {
+            // Most are, and need no copy of their headers.
+            return Self::try_new(body, |body| ClientRequest::parse(endpoint, headers, body));
+        }
+        let headers = headers.clone();
+        let read = move || Self::try_new(body, |body| ClientRequest::parse(endpoint, &headers, body));
+        off_loop::run(bytes, read).await
+    }
 }
 
 impl<'a> ClientRequest<'a> {

@@ -24,6 +24,7 @@ use crate::http::internal;
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::ids::RequestId;
+use crate::off_loop;
 use crate::pipeline::attempt::Failed;
 use crate::pipeline::deadline::Deadline;
 use crate::pipeline::dispatch::{self, Resend};
@@ -99,7 +100,9 @@ impl Passage<'_> {
             return Err(self.refused(&mut leg, &head, &bytes));
         }
         let kind = head.headers.get(CONTENT_TYPE).cloned();
-        let bytes = checked(kind.as_ref(), bytes)
+        let of = kind.clone();
+        let bytes = off_loop::run(bytes.len(), move || checked(of.as_ref(), bytes))
+            .await
             .map_err(|what| dispatch::no_answer(&mut leg, blame, Failure::NoAnswer, what))?;
         leg.went_well();
         Ok(Answered::Whole { status: head.status, kind, bytes })

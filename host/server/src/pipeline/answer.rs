@@ -22,6 +22,7 @@ use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
 use crate::http::members::{Members, Raw};
 use crate::http::sse::ENGINE_INTERNAL;
+use crate::off_loop;
 use crate::telemetry::labels::Phase;
 use crate::upstream::UpstreamBody;
 use crate::usage::PrefillUsage;
@@ -49,7 +50,9 @@ pub(super) async fn relay(
         stream(ResponseBody::Right(Relay::new(opened, turn, record.hand_over(), call.deadline)))
     } else {
         let bytes = dispatch::read(&mut turn.leg, Blame::Decode, body, deadline).await?;
-        let (bytes, end) = finish_whole(bytes, turn.prefilled)
+        let prefilled = turn.prefilled;
+        let (bytes, end) = off_loop::run(bytes.len(), move || finish_whole(bytes, prefilled))
+            .await
             .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
         turn.finish(end, record);
         let mut response = json_response(StatusCode::OK, Bytes::new());

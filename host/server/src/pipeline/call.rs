@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sluice_core::facts::Row;
@@ -19,7 +18,7 @@ use crate::clock::millis;
 use crate::fleet::{Pool, Table};
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
-use crate::request::{ClientRequest, Endpoint};
+use crate::request::ClientRequest;
 use crate::telemetry::trail::Trail;
 use crate::tenants::{Caller, TokenUse};
 
@@ -44,7 +43,7 @@ pub(super) struct Arrival {
 pub(super) struct Call<'a> {
     pub app: &'a Arc<App>,
     pub pool: Arc<Pool>,
-    pub request: ClientRequest<'a>,
+    pub request: &'a ClientRequest<'a>,
     pub id: RequestId,
     pub tenant: String,
     /// Higher is more urgent.
@@ -70,28 +69,25 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Reads the request and finds its pool, its session, and the policies in force.
+    /// Finds the request's pool, its session, and the policies in force.
     pub fn read(
         app: &'a Arc<App>,
-        endpoint: Endpoint,
         headers: &HeaderMap,
-        bytes: &'a Bytes,
+        request: &'a ClientRequest<'a>,
         arrival: &Arrival,
         caller: &Caller,
-        urgency: i32,
+        priority: i32,
     ) -> Result<Self, ApiError> {
-        let mut request = ClientRequest::parse(endpoint, headers, bytes)?;
         let pool =
             app.fleet.pool(&request.model).cloned().ok_or_else(|| unknown_model(app, &request.model))?;
         if let Some(limit) = request.output_limit {
             limit.check(pool.config.max_model_len)?;
         }
         let tenant = caller.name.to_string();
-        let priority = app.tenants.mark(caller, urgency, &mut request);
         let session_key = request.conversation.as_ref().map(|conversation| SessionKey {
             tenant: tenant.clone(),
             model: request.model.clone(),
-            endpoint: endpoint.path(),
+            endpoint: request.endpoint.path(),
             conversation: conversation.clone(),
         });
         let session = session_key.as_ref().and_then(|key| app.sessions.get(key, millis(arrival.at)));

@@ -31,7 +31,7 @@ use crate::app::App;
 use crate::http::body::ResponseBody;
 use crate::http::content_type;
 use crate::http::error::ApiError;
-use crate::request::Endpoint;
+use crate::request::{Endpoint, OwnedRequest};
 use crate::telemetry::labels::{Fallback, Label, Retry};
 use admit::Admitted;
 use attempt::Attempt;
@@ -95,7 +95,9 @@ async fn run(
     record.queued(queued);
     record.hold(place);
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
-    let call = &Call::read(app, endpoint, headers, &bytes, &arrival, &caller, urgency)?;
+    let mut request = OwnedRequest::read(endpoint, headers, bytes).await?;
+    let priority = request.with_dependent_mut(|_, request| app.tenants.mark(&caller, urgency, request));
+    let call = &Call::read(app, headers, request.borrow_dependent(), &arrival, &caller, priority)?;
     record.pool(&call.pool.metrics);
     record.charge(&call.tokens);
     let mut number = 0;
