@@ -233,3 +233,22 @@ async fn a_refusal_after_a_good_answer_is_told() {
     assert!(told.starts_with("HTTP/1.1 200 OK"), "{told}");
     still_serves("nonsense after a request", &engine, &host).await;
 }
+
+/// Bodies that take long to read are read on other threads: the outcome is the same.
+#[tokio::test]
+async fn a_body_of_many_brackets_is_served_as_any_other() {
+    let (engine, host) = host().await;
+    let brackets = format!("[{}[]]", "[],".repeat(300_000));
+    for (path, prompt, status) in [
+        ("/v1/completions", r#""prompt":"hi""#, 200),
+        ("/v1/completions", r#""prompt":7"#, 400),
+        ("/v1/embeddings", r#""input":"hi""#, 200),
+        ("/v1/responses", r#""input":"hi","background":true"#, 400),
+    ] {
+        let served = engine.seen().len();
+        let body = format!(r#"{{"model":"emulated",{prompt},"metadata":{brackets}}}"#);
+        let answer = host.client().request(hyper::Method::POST, path, body.into(), &[]).await.unwrap();
+        assert_eq!(answer.status, status, "{path} {prompt}: {}", answer.text());
+        assert_eq!(engine.seen().len() - served, usize::from(status == 200), "{path} {prompt}");
+    }
+}
