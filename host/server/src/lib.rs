@@ -26,6 +26,7 @@ pub mod output_limit;
 pub mod passthrough;
 pub mod pipeline;
 pub mod policy_events;
+pub(crate) mod record;
 pub mod release;
 pub mod request;
 pub mod restarting;

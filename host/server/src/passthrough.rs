@@ -5,7 +5,6 @@
 
 mod attempt;
 mod opening;
-mod outcome;
 pub mod paths;
 mod request;
 pub mod stream;
@@ -33,11 +32,11 @@ use crate::pipeline::admit::{self, Admitted};
 use crate::pipeline::alarm::Alarm;
 use crate::pipeline::deadline::SLOWEST_TOKEN;
 use crate::pipeline::{ATTEMPTS_AT_MOST, answer, call};
+use crate::record::{Kind, Record};
 use crate::request::OUTPUT_TOKENS_UNLESS_SAID;
 use crate::telemetry::labels::{Fallback, Retry};
 use crate::tenants::TokenUse;
 use attempt::{Answered, Passage};
-use outcome::Outcome;
 use paths::{Fate, Path};
 use request::Passed;
 use stream::Passing;
@@ -54,15 +53,15 @@ pub async fn serve(
 ) -> Response<ResponseBody> {
     let (head, incoming) = request.into_parts();
     let id = app.ids.next();
-    let mut outcome = Outcome::start(app, *path, id, &head.headers);
+    let mut record = Record::start(app, Kind::Passage(*path), id, &head.headers);
     let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
-    let mut response = match answered(app, path, &head.headers, incoming, id, deadline, &mut outcome).await {
+    let mut response = match answered(app, path, &head.headers, incoming, id, deadline, &mut record).await {
         Ok(Answered::Whole { status, kind, bytes }) => {
             if let Some((prompt_tokens, output_tokens)) = counted(&bytes) {
-                outcome.counted(prompt_tokens, output_tokens);
+                record.counted(prompt_tokens, output_tokens);
             }
-            outcome.ok();
-            let mut response = Response::new(whole_with_place(bytes, outcome.take_place()));
+            record.ok();
+            let mut response = Response::new(whole_with_place(bytes, record.take_place()));
             *response.status_mut() = status;
             let kind = kind.unwrap_or(HeaderValue::from_static("application/json"));
             response.headers_mut().insert(CONTENT_TYPE, kind);
@@ -71,11 +70,11 @@ pub async fn serve(
         Ok(Answered::Stream(streamed)) => {
             let silence_at_most = Duration::from_millis(app.config.server.stream_silence_ms);
             let alarm = Alarm::set(deadline, silence_at_most);
-            let passing = Passing::new(*streamed, path.fate, outcome, alarm);
+            let passing = Passing::new(*streamed, path.fate, record, alarm);
             answer::stream(Either::Left(Either::Right(passing)))
         }
         Err(error) => {
-            outcome.fail(&error);
+            record.fail(&error);
             error.response()
         }
     };
@@ -90,13 +89,13 @@ async fn answered(
     incoming: Incoming,
     id: RequestId,
     deadline: Instant,
-    outcome: &mut Outcome,
+    record: &mut Record,
 ) -> Result<Answered, ApiError> {
     request::no_form(path)?;
     content_type::json(headers)?;
     let Admitted { caller, place, bytes, queued, .. } =
-        admit::admit(app, headers, incoming, deadline, &outcome.trail().clone()).await?;
-    outcome.hold(place);
+        admit::admit(app, headers, incoming, deadline, &record.trail().clone()).await?;
+    record.admitted(place, queued);
     let parse = {
         let (app, caller, bytes) = (app.clone(), caller.clone(), bytes.clone());
         move || {
@@ -106,8 +105,8 @@ async fn answered(
     };
     let Passed { model, output_limit, streams, body } = off_loop::run(bytes.len(), parse).await?;
     let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
-    outcome.pool(&pool.metrics, queued);
-    let trail = outcome.trail().clone();
+    record.passed_in(&pool.metrics);
+    let trail = record.trail().clone();
     trail.note(|story, _| story.found(&pool.config, &caller.name));
     if let Some(limit) = output_limit {
         limit.check(pool.config.max_model_len)?;
@@ -116,7 +115,7 @@ async fn answered(
     if path.fate.runs_the_model() {
         let generates = if matches!(path.fate, Fate::Generates(_)) { max_output_tokens } else { 0 };
         let prompt_tokens = pool.estimate_tokens(bytes.len());
-        outcome.charge(TokenUse::reserve(&app.tenants, &caller, prompt_tokens, generates.into())?);
+        record.charge(TokenUse::reserve(&app.tenants, &caller, prompt_tokens, generates.into())?);
     }
     let asked = Asked { streams, output_tokens: output_limit.map(|limit| limit.tokens), bytes: bytes.len() };
     let passage = Passage {

@@ -13,12 +13,12 @@ use sluice_core::failure::Failure;
 
 use super::attempt::Streamed;
 use super::opening::{event_type, is_failure};
-use super::outcome::Outcome;
 use super::paths::Fate;
 use crate::fleet::{Booking, Leg};
 use crate::http::error::{ApiError, Blame};
 use crate::http::sse::{self, Splitter};
 use crate::pipeline::alarm::{Alarm, Cut};
+use crate::record::Record;
 use crate::upstream::UpstreamBody;
 
 /// A stream's body towards the client.
@@ -33,11 +33,11 @@ struct Running {
     progress: Progress,
     booking: Booking,
     leg: Leg,
-    outcome: Outcome,
+    record: Record,
 }
 
 impl Passing {
-    pub(super) fn new(streamed: Streamed, fate: Fate, outcome: Outcome, alarm: Alarm) -> Self {
+    pub(super) fn new(streamed: Streamed, fate: Fate, record: Record, alarm: Alarm) -> Self {
         let Streamed { opened, mut booking, mut leg } = streamed;
         booking.prefilled();
         leg.first_byte();
@@ -49,7 +49,7 @@ impl Passing {
             progress: Progress::of(fate),
             booking,
             leg,
-            outcome,
+            record,
         })))
     }
 
@@ -62,10 +62,10 @@ impl Passing {
         let mut running = *self.0.take()?;
         if running.progress.failed {
             running.leg.failed(Failure::ErrorInAnswer, "it sent an error event");
-            running.outcome.broke();
+            running.record.broke();
         } else {
             running.leg.went_well();
-            running.outcome.ok();
+            running.record.ok();
         }
         None
     }
@@ -77,7 +77,7 @@ impl Passing {
         let (failure, code, what) = cut.told();
         let message = format!("worker {:?} {what}; the answer is incomplete", worker.name);
         running.leg.failed(failure, &message);
-        running.outcome.broke();
+        running.record.broke();
         let error = ApiError::new(StatusCode::BAD_GATEWAY, Blame::Decode, code, message);
         Some(Ok(Frame::data(error_event(&error))))
     }
@@ -138,7 +138,7 @@ impl Running {
     fn pass(&mut self, events: Vec<Bytes>) -> Vec<Bytes> {
         let generated = events.iter().filter(|event| sse::payload(event).is_some()).count() as u32;
         self.booking.generated(generated);
-        self.outcome.generated(generated);
+        self.record.generated(generated);
         let had_ended = self.progress.ended;
         let events: Vec<_> = events
             .into_iter()

@@ -31,12 +31,12 @@ use crate::app::App;
 use crate::http::body::ResponseBody;
 use crate::http::content_type;
 use crate::http::error::ApiError;
+use crate::record::{Kind, Record};
 use crate::request::{Endpoint, OwnedRequest};
 use crate::telemetry::labels::{Fallback, Label, Retry};
 use admit::Admitted;
 use attempt::Attempt;
 use call::{Arrival, Call};
-use turn::Record;
 
 pub use answer::whole_as_passed;
 
@@ -57,7 +57,7 @@ pub const REQUEST_ID_HEADER: &str = "x-request-id";
 pub async fn serve(app: &Arc<App>, endpoint: Endpoint, request: Request<Incoming>) -> Response<ResponseBody> {
     let (head, incoming) = request.into_parts();
     let id = app.ids.next();
-    let mut record = Record::start(app, endpoint, id, &head.headers);
+    let mut record = Record::start(app, Kind::Generation(endpoint), id, &head.headers);
     let trail = record.trail().clone();
     let deadline = Instant::now() + Duration::from_millis(app.config.server.request_timeout_ms);
     // 0. Who asks, and a place, be it after a wait.
@@ -92,14 +92,13 @@ async fn run(
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let Admitted { caller, urgency, place, bytes, queued } = admitted;
-    record.queued(queued);
-    record.hold(place);
+    record.admitted(place, queued);
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let mut request = OwnedRequest::read(endpoint, headers, bytes).await?;
     let priority = request.with_dependent_mut(|_, request| app.tenants.mark(&caller, urgency, request));
     let call = &Call::read(app, headers, request.borrow_dependent(), &arrival, &caller, priority)?;
     record.pool(&call.pool.metrics);
-    record.charge(&call.tokens);
+    record.charge(call.tokens.clone());
     let mut number = 0;
     let mut unwanted = Unwanted::default();
     loop {

@@ -19,11 +19,12 @@ use tokio::time::Instant;
 use super::alarm::{Alarm, Cut};
 use super::answer::answer_end;
 use super::stream_start::{Opened, is_done, tells_failure};
-use super::turn::{AnswerEnd, Record, Turn};
+use super::turn::{AnswerEnd, Turn};
 use crate::http::error::{ApiError, Blame};
 use crate::http::internal::may_hold_internal;
 use crate::http::members::Members;
 use crate::http::sse::{self, Splitter};
+use crate::record::Record;
 use crate::upstream::UpstreamBody;
 
 /// Pieces kept to read usage and finish from at the end: the finish chunk, the usage chunk, and one to spare. Each has

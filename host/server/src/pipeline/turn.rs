@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::HeaderMap;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, Row, TurnEnd, ability};
 use sluice_core::failure::Failure;
@@ -13,140 +12,17 @@ use sluice_core::verdict::Retention;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
-use crate::admission::Place;
 use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
-use crate::http::error::ApiError;
-use crate::ids::RequestId;
-use crate::request::Endpoint;
+use crate::record::Record;
 use crate::telemetry::labels::{Label, Outcome, Phase};
-use crate::telemetry::pool_metrics::{PolicyMetrics, PoolMetrics};
-use crate::telemetry::story::{Ended, Stretch};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
 use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
-
-/// The request in metrics: exactly one outcome is counted when this is dropped, and its place is given back.
-pub struct Record {
-    app: Arc<App>,
-    endpoint: Endpoint,
-    pool: Arc<PoolMetrics>,
-    policy: Arc<PolicyMetrics>,
-    started: Duration,
-    outcome: Option<Outcome>,
-    /// In the queue; `None` once it is observed, under the policy that decided.
-    waited: Option<Duration>,
-    trail: Trail,
-    place: Option<Place>,
-    tokens: Option<Arc<TokenUse>>,
-}
-
-impl Record {
-    /// A request came. Unless told otherwise, it ends as cancelled.
-    pub(super) fn start(app: &Arc<App>, endpoint: Endpoint, id: RequestId, headers: &HeaderMap) -> Self {
-        let started = app.clock.elapsed();
-        let pool = app.telemetry.metrics.no_pool().clone();
-        Self {
-            app: app.clone(),
-            endpoint,
-            policy: pool.undecided().clone(),
-            pool,
-            started,
-            outcome: Some(Outcome::Cancelled),
-            waited: None,
-            trail: Trail::begin(&app.telemetry, &app.clock, id, endpoint.path(), headers),
-            place: None,
-            tokens: None,
-        }
-    }
-
-    pub(super) fn hold(&mut self, place: Place) {
-        self.place = Some(place);
-    }
-
-    /// When it came, by the clock that does not step.
-    pub(super) fn started(&self) -> Duration {
-        self.started
-    }
-
-    /// The request's place, for a whole answer's body: an answer that is not sent yet still takes room.
-    pub(super) fn take_place(&mut self) -> Option<Place> {
-        self.place.take()
-    }
-
-    /// The pool was found.
-    pub(super) fn pool(&mut self, pool: &Arc<PoolMetrics>) {
-        self.pool = pool.clone();
-        self.policy = pool.undecided().clone();
-    }
-
-    /// A policy has decided.
-    pub(super) fn decided(&mut self, policy: &Arc<PolicyMetrics>) {
-        self.policy = policy.clone();
-        if let Some(waited) = self.waited.take() {
-            self.policy.phase(Phase::Queue, waited);
-        }
-    }
-
-    /// It has its place, after this wait if there was one.
-    pub(super) fn queued(&mut self, queued: Option<Stretch>) {
-        self.waited = Some(queued.map_or(Duration::ZERO, |queued| queued.to.saturating_sub(queued.from)));
-        self.trail.note(|story, _| story.queued = queued);
-    }
-
-    /// What is written down of it.
-    pub(super) fn trail(&self) -> &Trail {
-        &self.trail
-    }
-
-    /// What it takes is charged to its tenant, unless it fails before its answer.
-    pub(super) fn charge(&mut self, tokens: &Arc<TokenUse>) {
-        self.tokens = Some(tokens.clone());
-    }
-
-    pub(super) fn fail(&mut self, error: &ApiError) {
-        self.trail.note(|story, now| story.told(error, now));
-        if let Some(tokens) = &self.tokens {
-            tokens.void();
-        }
-        self.outcome = Some(error.blame.into());
-    }
-
-    fn set(&mut self, outcome: Outcome) {
-        self.outcome = Some(outcome);
-    }
-
-    /// Hands the record on to the answer's end; what is left behind counts nothing.
-    pub(super) fn hand_over(&mut self) -> Self {
-        Self {
-            app: self.app.clone(),
-            endpoint: self.endpoint,
-            pool: self.pool.clone(),
-            policy: self.policy.clone(),
-            started: self.started,
-            outcome: self.outcome.take(),
-            waited: self.waited.take(),
-            trail: std::mem::take(&mut self.trail),
-            place: self.place.take(),
-            tokens: self.tokens.take(),
-        }
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        if let Some(outcome) = self.outcome {
-            self.pool.request(self.endpoint, outcome);
-            let at = self.app.clock.elapsed();
-            self.policy.phase(Phase::Total, at.saturating_sub(self.started));
-            std::mem::take(&mut self.trail).end(&self.app.telemetry, Ended { outcome, at });
-        }
-    }
-}
 
 /// A turn whose decode leg was dispatched. Dropping it unfinished is a cancel: load goes, nothing is remembered.
 pub(super) struct Turn {
@@ -285,7 +161,7 @@ impl Turn {
     /// The answer is whole.
     pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
         self.blocks_read();
-        record.set(Outcome::Ok);
+        record.ok();
         self.leg.went_well();
         let output_tokens = end.output_tokens.unwrap_or(self.generated);
         let prompt_tokens = end.prompt_tokens.or(self.prompt_tokens);
@@ -307,7 +183,7 @@ impl Turn {
 
     /// The answer broke after its first byte: told in the stream, never tried again.
     pub fn break_off(mut self, failure: Failure, why: &str, record: &mut Record) {
-        record.set(Outcome::DecodeFailed);
+        record.broke();
         self.leg.failed(failure, why);
         self.trail.note(|story, now| story.attempt_failed(failure.name(), now));
     }

@@ -8,10 +8,11 @@ use super::answer;
 use super::attempt::{Attempt, Failed};
 use super::deadline::Deadline;
 use super::dispatch::{self, Resend};
-use super::turn::{Record, Turn};
+use super::turn::Turn;
 use crate::fleet::{Booking, Leg};
 use crate::http::body::ResponseBody;
 use crate::http::error::Blame;
+use crate::record::Record;
 
 /// Sends the whole request to one worker.
 pub(super) async fn run(
