@@ -236,6 +236,30 @@ async fn a_role_that_drains_as_a_whole_is_told() {
     assert_eq!(reply.decision.unwrap().decode, "decode-1");
 }
 
+/// Waiting has an end, which says what is still there; the order stands.
+#[tokio::test]
+async fn waiting_for_a_worker_that_is_busy_has_an_end() {
+    // A prefill of many seconds.
+    let slow = "--time-scale 1 --prefill-tokens-per-s 10";
+    let fleet = FleetPlan::pull(1, 1).engines("prefill", slow).start().await.unwrap();
+    let admin = fleet.host.admin().base().trim_start_matches("http://").to_owned();
+    let ask = Ask::completion(&words(3, 400), 4);
+    let waited = async {
+        fleet.worker("prefill-0").until_running(1, SOON).await.unwrap();
+        let wait = ["drain", "main/prefill-0", "--wait", "--wait-s", "1", "--admin", &admin];
+        run_to_end(&wait, SOON).await.unwrap()
+    };
+    let ended = tokio::select! {
+        biased;
+        ended = waited => ended,
+        reply = fleet.client().ask(&ask) => panic!("answered too soon: {}", reply.unwrap().status),
+    };
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{}", ended.stderr);
+    assert!(ended.stderr.contains("after 1 s main/prefill-0 is draining: 1 request,"), "{}", ended.stderr);
+    let fleet_now = fleet.host.admin().get("/admin/fleet").await.unwrap().json();
+    assert_eq!(fleet_now["pools"][0]["workers"][0]["draining"], true, "{fleet_now}");
+}
+
 #[tokio::test]
 async fn operators_drain_and_look_from_the_command_line() {
     let fleet = FleetPlan::pull(2, 1).start().await.unwrap();

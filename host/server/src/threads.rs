@@ -25,6 +25,10 @@ pub fn data_thread() -> Option<usize> {
 /// waking up for it costs nothing.
 const NEAREST_TIMER: Duration = Duration::from_secs(1);
 
+/// Threads beside each data thread for what must not hold it up: long bodies being read, names being resolved. More of them
+/// would only share the same CPUs; what comes on top waits.
+const THREADS_BESIDE_AT_MOST: usize = 16;
+
 /// How many data threads a host has: one for each CPU it may use.
 pub fn wanted() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -73,7 +77,10 @@ impl Drop for ThreadPlace {
 
 impl DataThread {
     fn start(number: usize) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(THREADS_BESIDE_AT_MOST)
+            .build()?;
         let handle = runtime.handle().clone();
         let end = Arc::new(Notify::new());
         let ended = end.clone();

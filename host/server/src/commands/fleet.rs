@@ -178,8 +178,7 @@ fn wait(args: &Drain, ordered: &Ordered, path: &str) -> ExitCode {
     let looks = u128::from(args.wait_s) * 1_000 / LOOK_EVERY.as_millis();
     for _ in 0..looks {
         if safe {
-            say(&text);
-            return ExitCode::SUCCESS;
+            break;
         }
         if text != shown {
             complain(&text);
@@ -190,6 +189,10 @@ fn wait(args: &Drain, ordered: &Ordered, path: &str) -> ExitCode {
             Ok(ordered) => (text, safe) = (told(&args.worker, &ordered), ordered.safe_to_stop),
             Err(message) => return failed(&message),
         }
+    }
+    if safe {
+        say(&text);
+        return ExitCode::SUCCESS;
     }
     failed(&format!(
         "after {} s {text}. It goes on draining; wait longer with --wait-s, or see what runs there with `sluice fleet`",
