@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 
+use crate::cache::ComponentCache;
 use crate::engine::PolicyEngine;
 use crate::folder::{self, Found};
 use crate::generation::Generation;
@@ -14,7 +15,7 @@ use crate::load_error::{LoadError, OpenError, Refusal};
 use crate::observer::Observer;
 use crate::policy::Policy;
 use crate::records::{Record, Records};
-use crate::status::{PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
+use crate::status::{CacheStatus, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
 use crate::superseded::Superseded;
 use crate::watch::Watcher;
 
@@ -27,6 +28,9 @@ pub struct HostConfig {
     pub default: String,
     /// What each policy may use.
     pub limits: Limits,
+    /// Where compiled policies are kept for the next start, in a folder that is this user's alone and made if it is
+    /// not there; `None` compiles them at each start.
+    pub cache_folder: Option<PathBuf>,
 }
 
 /// Holds the policies of one folder.
@@ -57,8 +61,12 @@ impl PolicyHost {
     /// Loads all policies of the folder. A bad file refuses itself; a bad folder refuses the start.
     pub fn open(config: HostConfig, observer: Arc<dyn Observer>) -> Result<Arc<Self>, OpenError> {
         folder::scan(&config.folder)?;
-        let engine = PolicyEngine::new(&config.limits)
+        let mut engine = PolicyEngine::new(&config.limits)
             .map_err(|error| OpenError::Runtime { detail: format!("{error:#}") })?;
+        engine.cache = config
+            .cache_folder
+            .clone()
+            .map(|folder| ComponentCache::new(folder, &engine.engine, &config.limits, Arc::clone(&observer)));
         let records = Records::new(config.default.clone());
         let nothing = Generation::new(0, config.default.clone(), records.policies());
         let host = Self {
@@ -95,6 +103,11 @@ impl PolicyHost {
         self.told.load().iter().map(now).collect()
     }
 
+    /// The cache of compiled policies, if there is one.
+    pub fn cache_status(&self) -> Option<CacheStatus> {
+        self.engine.cache.as_ref().map(ComponentCache::status)
+    }
+
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
     pub fn reload(&self) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,6 +137,9 @@ impl PolicyHost {
             self.observer.swapped(&generation);
         }
         self.told.store(Arc::new(self.tell(&state.records)));
+        if let Some(cache) = &self.engine.cache {
+            cache.write_down();
+        }
         outcome.swapped = set_changed;
         outcome.generation = self.current.load().number;
         outcome
@@ -218,6 +234,7 @@ impl PolicyHost {
             status.digest = Some(policy.digest().to_owned());
             status.bytes = Some(policy.bytes());
             status.compile_ms = Some(policy.compile_ms());
+            status.code = Some(policy.code());
             status.generation_since = Some(in_force.since_generation);
         }
         Told { status, policy: record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy)) }
@@ -235,6 +252,7 @@ fn blank(name: &str, is_default: bool, state: PolicyState, file: String) -> Poli
         digest: None,
         bytes: None,
         compile_ms: None,
+        code: None,
         generation_since: None,
         file,
         file_modified_ms: None,

@@ -203,7 +203,12 @@ pub fn bench_with(files: &[(&str, &[u8])], limits: Limits) -> Bench {
         fs::write(folder.path().join(name), bytes).unwrap();
     }
     let log = Arc::new(Log::default());
-    let config = HostConfig { folder: folder.path().to_owned(), default: "main".to_owned(), limits };
+    let config = HostConfig {
+        folder: folder.path().to_owned(),
+        default: "main".to_owned(),
+        limits,
+        cache_folder: None,
+    };
     let host = PolicyHost::open(config, Arc::clone(&log) as Arc<dyn Observer>).unwrap();
     Bench { folder, log, host }
 }

@@ -218,8 +218,12 @@ fn a_folder_in_trouble_changes_nothing() {
 #[test]
 fn a_folder_that_cannot_be_trusted_refuses_the_start() {
     let open = |folder: &std::path::Path| {
-        let config =
-            HostConfig { folder: folder.to_owned(), default: "main".to_owned(), limits: guest::limits() };
+        let config = HostConfig {
+            folder: folder.to_owned(),
+            default: "main".to_owned(),
+            limits: guest::limits(),
+            cache_folder: None,
+        };
         PolicyHost::open(config, Arc::new(())).err()
     };
     let folder = tempfile::tempdir().unwrap();

@@ -41,6 +41,7 @@ fn watched() -> Watched {
         folder: folder.path().join("policies"),
         default: "main".to_owned(),
         limits: guest::limits(),
+        cache_folder: None,
     };
     let host = PolicyHost::open(config, Arc::new(Events(sender))).unwrap();
     let watcher = host.watch().unwrap();
