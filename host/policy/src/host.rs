@@ -17,7 +17,11 @@ use crate::policy::Policy;
 use crate::records::{Record, Records};
 use crate::status::{CacheStatus, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
 use crate::superseded::Superseded;
-use crate::watch::Watcher;
+use crate::watch::{self, Watcher};
+
+/// Most looks at the folder before a generation comes into force. Files that change while others are read are looked
+/// at again, so that files swapped together come into force together; a folder that never rests is not waited for.
+const LOOKS_MAX: usize = 3;
 
 /// What a policy host is told.
 #[derive(Debug, Clone)]
@@ -83,7 +87,7 @@ impl PolicyHost {
 
     /// Follows the folder until the watcher is dropped.
     pub fn watch(self: &Arc<Self>) -> Result<Watcher, OpenError> {
-        Watcher::start(Arc::clone(self), self.config.folder.clone())
+        Watcher::start(Arc::clone(self), &self.config.folder, watch::POLL)
     }
 
     /// The policies in force. Take it once for a request.
@@ -111,17 +115,26 @@ impl PolicyHost {
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
     pub fn reload(&self) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found = match folder::scan(&self.config.folder) {
+        let mut seen = folder::fingerprint(&self.config.folder);
+        let mut found = match self.scan() {
             Ok(found) => found,
             Err(error) => return self.folder_refused(&mut state, &error),
         };
-        // The one that decides comes first: neither the bound on their number nor another's compiling keeps it waiting.
-        found.sort_by_key(|found| found.name != self.config.default);
         state.folder_error = None;
         let number = self.current.load().number + 1;
         let mut outcome = ReloadOutcome::default();
-        for (index, found) in found.iter().enumerate() {
-            self.look_at(found, index, number, &mut state.records, &mut outcome);
+        for looks_left in (0..LOOKS_MAX).rev() {
+            for (index, found) in found.iter().enumerate() {
+                self.look_at(found, index, number, &mut state.records, &mut outcome);
+            }
+            let now = folder::fingerprint(&self.config.folder);
+            if looks_left == 0 || now == seen {
+                break;
+            }
+            seen = now;
+            // Gone since: what was there decides, and the next look says what became of the folder.
+            let Ok(again) = self.scan() else { break };
+            found = again;
         }
         let mut set_changed = !outcome.loaded.is_empty() || number == 1;
         for removed in state.records.keep_only(&found) {
@@ -143,6 +156,13 @@ impl PolicyHost {
         outcome.swapped = set_changed;
         outcome.generation = self.current.load().number;
         outcome
+    }
+
+    fn scan(&self) -> Result<Vec<Found>, OpenError> {
+        let mut found = folder::scan(&self.config.folder)?;
+        // The one that decides comes first: neither the bound on their number nor another's compiling keeps it waiting.
+        found.sort_by_key(|found| found.name != self.config.default);
+        Ok(found)
     }
 
     /// Whether a refused file may be taken although it does not change.
@@ -190,7 +210,9 @@ impl PolicyHost {
             Ok(loaded) => {
                 self.observer.loaded(&loaded.policy);
                 records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy), number);
-                outcome.loaded.push(found.name.clone());
+                if !outcome.loaded.contains(&found.name) {
+                    outcome.loaded.push(found.name.clone());
+                }
             }
             Err(error) => {
                 let message = error.to_string();

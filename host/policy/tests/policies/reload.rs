@@ -90,9 +90,10 @@ fn a_copy_in_pieces_ends_in_force() {
     let new = guest::text(1);
     for end in [0, 100, new.len() / 2, new.len() - 1] {
         bench.put("main.wasm", &new[..end]);
-        bench.host.reload();
-        assert_eq!(bench.log.take(), ["refused main truncated true"], "{end} bytes");
+        assert!(!bench.host.reload().swapped, "{end} bytes");
+        assert_eq!(status(&bench, "main").refusal.map(|refusal| refusal.kind), Some("truncated"));
     }
+    assert_eq!(bench.log.take(), ["refused main truncated true"], "told once");
     bench.put("main.wasm", &new);
     bench.host.reload();
     assert_eq!(bench.log.take(), ["loaded main", "generation 2 main"]);
