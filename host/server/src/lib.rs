@@ -24,6 +24,7 @@ pub mod models;
 pub mod output_limit;
 pub mod passthrough;
 pub mod pipeline;
+pub mod policy_cache;
 pub mod policy_events;
 pub mod release;
 pub mod request;
