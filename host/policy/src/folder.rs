@@ -52,7 +52,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// What changes when a file changes: name, inode, length, and the times of content and inode.
-type Fingerprint = (PathBuf, u64, u64, (i64, i64), (i64, i64));
+pub(crate) type Fingerprint = (PathBuf, u64, u64, (i64, i64), (i64, i64));
 
 /// A cheap summary of the folder; a different one means it is worth reading the files.
 pub(crate) fn fingerprint(folder: &Path) -> Option<Vec<Fingerprint>> {

@@ -1,5 +1,6 @@
 //! The policy host: one folder of policies, and the generation that decides now.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -54,6 +55,14 @@ struct State {
     superseded: Superseded,
     /// So that the same trouble with the folder is told once.
     folder_error: Option<String>,
+}
+
+/// What one reload's looks at the folder came to.
+#[derive(Default)]
+struct Looks {
+    outcome: ReloadOutcome,
+    /// Refusals that are news. Told after the last look: a file that was being swapped is no trouble.
+    untold: BTreeMap<String, LoadError>,
 }
 
 struct Told {
@@ -115,26 +124,18 @@ impl PolicyHost {
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
     pub fn reload(&self) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen = folder::fingerprint(&self.config.folder);
+        let seen = folder::fingerprint(&self.config.folder);
         let mut found = match self.scan() {
             Ok(found) => found,
             Err(error) => return self.folder_refused(&mut state, &error),
         };
         state.folder_error = None;
         let number = self.current.load().number + 1;
-        let mut outcome = ReloadOutcome::default();
-        for looks_left in (0..LOOKS_MAX).rev() {
-            for (index, found) in found.iter().enumerate() {
-                self.look_at(found, index, number, &mut state.records, &mut outcome);
-            }
-            let now = folder::fingerprint(&self.config.folder);
-            if looks_left == 0 || now == seen {
-                break;
-            }
-            seen = now;
-            // Gone since: what was there decides, and the next look says what became of the folder.
-            let Ok(again) = self.scan() else { break };
-            found = again;
+        let Looks { mut outcome, untold } =
+            self.look_until_still(&mut found, seen, number, &mut state.records);
+        for (name, error) in untold {
+            self.observer.refused(&name, &error, state.records.is_in_force(&name));
+            outcome.refused.push((name, error.to_string()));
         }
         let mut set_changed = !outcome.loaded.is_empty() || number == 1;
         for removed in state.records.keep_only(&found) {
@@ -185,13 +186,39 @@ impl PolicyHost {
         }
     }
 
+    /// Looks at all files, and again if they changed meanwhile. `found` is what was there at the last look.
+    fn look_until_still(
+        &self,
+        found: &mut Vec<Found>,
+        mut seen: Option<Vec<folder::Fingerprint>>,
+        number: u64,
+        records: &mut Records<Policy>,
+    ) -> Looks {
+        let mut looks = Looks::default();
+        for looks_left in (0..LOOKS_MAX).rev() {
+            for (index, found) in found.iter().enumerate() {
+                self.look_at(found, index, number, records, &mut looks);
+            }
+            let now = folder::fingerprint(&self.config.folder);
+            if looks_left == 0 || now == seen {
+                break;
+            }
+            seen = now;
+            // Gone since: what was there decides, and the next look says what became of the folder.
+            let Ok(again) = self.scan() else { break };
+            *found = again;
+            looks.untold.retain(|name, _| found.iter().any(|found| found.name == *name));
+        }
+        looks
+    }
+
     fn look_at(
         &self,
         found: &Found,
         index: usize,
         number: u64,
         records: &mut Records<Policy>,
-        outcome: &mut ReloadOutcome,
+        looks: &mut Looks,
     ) {
         let contents = if index < POLICIES_MAX {
             folder::read(found)
@@ -200,7 +227,12 @@ impl PolicyHost {
         };
         let (key, result) = match contents {
             Err(error) => (None, Err(error)),
-            Ok(contents) if !records.see(found, &contents.key) => return,
+            Ok(contents) if !records.see(found, &contents.key) => {
+                if !records.is_refused(&found.name) {
+                    looks.untold.remove(&found.name);
+                }
+                return;
+            }
             Ok(contents) => {
                 let loaded = load(found, &contents, &self.engine, &self.config.limits, &self.observer);
                 (Some(contents.key), loaded)
@@ -210,15 +242,14 @@ impl PolicyHost {
             Ok(loaded) => {
                 self.observer.loaded(&loaded.policy);
                 records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy), number);
-                if !outcome.loaded.contains(&found.name) {
-                    outcome.loaded.push(found.name.clone());
+                looks.untold.remove(&found.name);
+                if !looks.outcome.loaded.contains(&found.name) {
+                    looks.outcome.loaded.push(found.name.clone());
                 }
             }
             Err(error) => {
-                let message = error.to_string();
                 if records.refuse(found, key, error.clone()) {
-                    self.observer.refused(&found.name, &error, records.is_in_force(&found.name));
-                    outcome.refused.push((found.name.clone(), message));
+                    looks.untold.insert(found.name.clone(), error);
                 }
             }
         }

@@ -180,6 +180,10 @@ impl Observer for Log {
         self.note("folder refused".to_owned());
     }
 
+    fn cache(&self, used: &sluice_policy::CacheUse) {
+        self.note(format!("cache {}", used.name()));
+    }
+
     fn fault(&self, policy: &str, fault: &Fault) {
         self.note(format!("fault {policy} {} {}", fault.hook(), fault.kind()));
     }
