@@ -172,3 +172,46 @@ fn lower_priority() {
     // Refused where a sandbox forbids it; then the thread runs as any other.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Only reached when the event never comes.
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn the_folders_own_end_is_told_apart_from_its_files() {
+        type End = fn(&Path);
+        let ends: [End; 2] = [
+            |folder| fs::remove_dir_all(folder).unwrap(),
+            |folder| fs::rename(folder, folder.with_extension("away")).unwrap(),
+        ];
+        for end in ends {
+            let parent = tempfile::tempdir().unwrap();
+            let folder = parent.path().join("policies");
+            fs::create_dir(&folder).unwrap();
+            let (sender, events) = std::sync::mpsc::channel();
+            let mut watcher = notify::recommended_watcher(sender).unwrap();
+            watcher.watch(&folder, RecursiveMode::NonRecursive).unwrap();
+            let file = folder.join("main.wasm");
+            fs::write(&file, b"text").unwrap();
+            fs::rename(&file, folder.join("other.wasm")).unwrap();
+            fs::remove_file(folder.join("other.wasm")).unwrap();
+            fs::write(folder.join("last.wasm"), b"text").unwrap();
+            let next = || events.recv_timeout(DEADLINE).expect("an event").unwrap();
+            // Until the last file's end, which is an event of the folder as it was.
+            loop {
+                let event = next();
+                assert!(!is_gone(&event, &folder), "{event:?}");
+                let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
+                if event.kind == written && event.paths == [folder.join("last.wasm")] {
+                    break;
+                }
+            }
+            end(&folder);
+            while !is_gone(&next(), &folder) {}
+        }
+    }
+}

@@ -17,7 +17,8 @@ pub(super) fn digest(engine: &Engine, limits: &Limits) -> String {
     (STEPS, env!("CARGO_PKG_VERSION"), crate::HOOKS).hash(&mut all);
     // A file that needs more at its start is refused before it is compiled.
     limits.memory_bytes.hash(&mut all);
-    // The engine's version, the compiler's flags, what the CPU can do, and every setting that code is made for.
+    // The engine's whole version (a mended compiler must not run what the broken one made), the compiler's flags, what
+    // the CPU can do, and every setting that code is made for.
     engine.precompile_compatibility_hash().hash(&mut all);
     crate::folder::hex(&all.0.finalize())
 }
