@@ -186,3 +186,37 @@ async fn swaps_under_load_lose_nothing() {
     });
     assert!(seen.len() > 1, "requests saw several sets: {seen:?}");
 }
+
+/// A version that was compiled before comes from the cache, and that is told wherever a person looks.
+#[tokio::test]
+async fn a_version_that_comes_back_is_not_compiled_again() {
+    let fleet = FleetPlan::unified(1).decided_by(tagged("a")).start().await.unwrap();
+    let code = async |wanted: &str| {
+        until(&format!("code to be {wanted}"), SOON, async || {
+            let listed = fleet.host.admin().get("/admin/policies").await.ok()?.json();
+            (listed["policies"][0]["code"] == wanted).then_some(listed)
+        })
+        .await
+        .unwrap()
+    };
+    code("compiled").await;
+    let generation = fleet.host.policies().await.unwrap().generation;
+    fleet.host.drop_policy(&tagged("a").marked(1)).unwrap();
+    let generation = fleet.host.until_generation_after(generation, SOON).await.unwrap();
+    fleet.host.drop_policy(&tagged("b")).unwrap();
+    fleet.host.until_generation_after(generation, SOON).await.unwrap();
+    let listed = code("cached").await;
+    assert_eq!(reason(&fleet).await, policy("b"));
+    let cache = &listed["cache"];
+    // The settings may have been seen before the policy.
+    assert!(cache["hits"].as_u64().is_some_and(|hits| hits > 0), "{cache}");
+    assert_eq!((cache["misses"].as_u64(), cache["last_trouble"].as_str()), (Some(2), None), "{cache}");
+    let metrics = fleet.host.metrics().await.unwrap();
+    let sum = |result| metrics.sum("sluice_policy_cache_total", &[("result", result)]);
+    assert!(sum("hit") > 0.0);
+    assert_eq!(["miss", "refused", "failed"].map(sum), [2.0, 0.0, 0.0]);
+    let admin = fleet.host.admin().base().trim_start_matches("http://").to_owned();
+    let ended =
+        sluice_harness::process::run_to_end(&["policy", "list", "--admin", &admin], SOON).await.unwrap();
+    assert!(ended.stdout.contains("cached, "), "{}", ended.stdout);
+}

@@ -14,6 +14,11 @@ pub(crate) fn monotonic() -> Duration {
     duration(clock_gettime(ClockId::Monotonic))
 }
 
+/// The wall clock, seconds since the Unix epoch, as files are stamped.
+pub(crate) fn epoch_s() -> i64 {
+    clock_gettime(ClockId::Realtime).tv_sec
+}
+
 fn duration(time: Timespec) -> Duration {
     // Both clocks count up from zero, so neither field is ever negative.
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::cache::ComponentCache;
 use crate::limits::Limits;
 
 /// How often running guests are asked how much time they used. One wake-up a tick is what it costs.
@@ -18,9 +19,10 @@ const TABLES_PER_COMPONENT_MAX: u32 = 8;
 const MEMORIES_PER_COMPONENT_MAX: u32 = 1;
 
 /// The runtime and its ticking thread. Whoever holds policies holds it too, so that a deadline never stops ticking.
-#[derive(Debug)]
 pub(crate) struct PolicyEngine {
     pub(crate) engine: Engine,
+    /// `None` compiles every file anew.
+    pub(crate) cache: Option<ComponentCache>,
     stop: Option<Sender<()>>,
     ticker: Option<JoinHandle<()>>,
 }
@@ -33,7 +35,7 @@ impl PolicyEngine {
         let ticker = std::thread::Builder::new()
             .name("policy-ticker".to_owned())
             .spawn(move || tick_until(&stopped, &ticked))?;
-        Ok(Self { engine, stop: Some(stop), ticker: Some(ticker) })
+        Ok(Self { engine, cache: None, stop: Some(stop), ticker: Some(ticker) })
     }
 }
 

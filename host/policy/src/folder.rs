@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, StatVfs, StatVfsMountFlags};
 use sha2::{Digest, Sha256};
 
 use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SETTINGS_BYTES_MAX};
@@ -47,12 +47,12 @@ impl Contents {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What changes when a file changes: name, inode, length, and the times of content and inode.
-type Fingerprint = (PathBuf, u64, u64, (i64, i64), (i64, i64));
+pub(crate) type Fingerprint = (PathBuf, u64, u64, (i64, i64), (i64, i64));
 
 /// A cheap summary of the folder; a different one means it is worth reading the files.
 pub(crate) fn fingerprint(folder: &Path) -> Option<Vec<Fingerprint>> {
@@ -101,10 +101,17 @@ fn check_mode(folder: &Path, data: &Metadata) -> Result<(), OpenError> {
         return Err(OpenError::Folder { folder: folder.to_owned(), detail: "is not a folder".to_owned() });
     }
     let mode = data.mode() & 0o7777;
-    if mode & WORLD_WRITE != 0 {
+    if everybody_writes(mode, || rustix::fs::statvfs(folder)) {
         return Err(OpenError::WorldWritable { folder: folder.to_owned(), mode });
     }
     Ok(())
+}
+
+/// Whether anybody on the machine may write. The group may: who is in it is the operator's say. On what is mounted
+/// to be read only the bits say nothing: Kubernetes mounts ConfigMaps so, with all of them set.
+fn everybody_writes(mode: u32, mount: impl FnOnce() -> rustix::io::Result<StatVfs>) -> bool {
+    let read_only = || mount().is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY));
+    mode & WORLD_WRITE != 0 && !read_only()
 }
 
 /// Hidden files are half-written copies of editors and tools, or the folders behind swapped links.
@@ -220,6 +227,10 @@ fn open_regular(path: &Path) -> Result<(File, Metadata), Refusal> {
         .map_err(unreadable)?;
     let data = file.metadata().map_err(unreadable)?;
     check_regular(&data)?;
+    let mode = data.mode() & 0o7777;
+    if everybody_writes(mode, || rustix::fs::fstatvfs(&file)) {
+        return Err(Refusal::WorldWritable { mode });
+    }
     Ok((file, data))
 }
 
@@ -230,7 +241,7 @@ fn check_regular(data: &Metadata) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn names_are_shown_short_and_clean_and_never_as_anothers() {
@@ -263,6 +274,33 @@ mod tests {
         for name in ["dangling.toml", "round.toml", "folder.toml"] {
             assert_eq!(kind(name), Err("unreadable"), "{name}");
         }
+    }
+
+    #[test]
+    fn who_may_write() {
+        let here = || rustix::fs::statvfs(std::env::temp_dir());
+        let mount = |flags| here().map(|here| StatVfs { f_flag: flags, ..here });
+        let read_only = || mount(StatVfsMountFlags::RDONLY | StatVfsMountFlags::NOSUID);
+        for (mode, everybody) in
+            [(0o755, false), (0o775, false), (0o757, true), (0o1777, true), (0o002, true)]
+        {
+            assert_eq!(everybody_writes(mode, || mount(StatVfsMountFlags::NOSUID)), everybody, "{mode:o}");
+            assert_eq!(everybody_writes(mode, || Err(rustix::io::Errno::IO)), everybody, "{mode:o}");
+            assert!(!everybody_writes(mode, read_only), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_everybody_may_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.wasm");
+        fs::write(&file, "text").unwrap();
+        let read = |mode| {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            read_policy(&file).map_err(|refusal| (refusal.kind(), refusal.is_transient()))
+        };
+        assert_eq!(read(0o664), Ok(b"text".to_vec()));
+        assert_eq!(read(0o666), Err(("world-writable", true)));
     }
 
     #[test]

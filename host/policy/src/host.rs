@@ -1,10 +1,12 @@
 //! The policy host: one folder of policies, and the generation that decides now.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 
+use crate::cache::ComponentCache;
 use crate::engine::PolicyEngine;
 use crate::folder::{self, Found};
 use crate::generation::Generation;
@@ -14,9 +16,13 @@ use crate::load_error::{LoadError, OpenError, Refusal};
 use crate::observer::Observer;
 use crate::policy::Policy;
 use crate::records::{Record, Records};
-use crate::status::{PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
+use crate::status::{CacheStatus, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
 use crate::superseded::Superseded;
-use crate::watch::Watcher;
+use crate::watch::{self, Watcher};
+
+/// Most looks at the folder before a generation comes into force. Files that change while others are read are looked
+/// at again, so that files swapped together come into force together; a folder that never rests is not waited for.
+const LOOKS_MAX: usize = 3;
 
 /// What a policy host is told.
 #[derive(Debug, Clone)]
@@ -27,6 +33,9 @@ pub struct HostConfig {
     pub default: String,
     /// What each policy may use.
     pub limits: Limits,
+    /// Where compiled policies are kept for the next start, in a folder that is this user's alone and made if it is
+    /// not there; `None` compiles them at each start.
+    pub cache_folder: Option<PathBuf>,
 }
 
 /// Holds the policies of one folder.
@@ -48,6 +57,14 @@ struct State {
     folder_error: Option<String>,
 }
 
+/// What one reload's looks at the folder came to.
+#[derive(Default)]
+struct Looks {
+    outcome: ReloadOutcome,
+    /// Refusals that are news. Told after the last look: a file that was being swapped is no trouble.
+    untold: BTreeMap<String, LoadError>,
+}
+
 struct Told {
     status: PolicyStatus,
     policy: Option<Arc<Policy>>,
@@ -57,8 +74,12 @@ impl PolicyHost {
     /// Loads all policies of the folder. A bad file refuses itself; a bad folder refuses the start.
     pub fn open(config: HostConfig, observer: Arc<dyn Observer>) -> Result<Arc<Self>, OpenError> {
         folder::scan(&config.folder)?;
-        let engine = PolicyEngine::new(&config.limits)
+        let mut engine = PolicyEngine::new(&config.limits)
             .map_err(|error| OpenError::Runtime { detail: format!("{error:#}") })?;
+        engine.cache = config
+            .cache_folder
+            .clone()
+            .map(|folder| ComponentCache::new(folder, &engine.engine, &config.limits, Arc::clone(&observer)));
         let records = Records::new(config.default.clone());
         let nothing = Generation::new(0, config.default.clone(), records.policies());
         let host = Self {
@@ -75,7 +96,7 @@ impl PolicyHost {
 
     /// Follows the folder until the watcher is dropped.
     pub fn watch(self: &Arc<Self>) -> Result<Watcher, OpenError> {
-        Watcher::start(Arc::clone(self), self.config.folder.clone())
+        Watcher::start(Arc::clone(self), &self.config.folder, watch::POLL)
     }
 
     /// The policies in force. Take it once for a request.
@@ -95,20 +116,26 @@ impl PolicyHost {
         self.told.load().iter().map(now).collect()
     }
 
+    /// The cache of compiled policies, if there is one.
+    pub fn cache_status(&self) -> Option<CacheStatus> {
+        self.engine.cache.as_ref().map(ComponentCache::status)
+    }
+
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
     pub fn reload(&self) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found = match folder::scan(&self.config.folder) {
+        let seen = folder::fingerprint(&self.config.folder);
+        let mut found = match self.scan() {
             Ok(found) => found,
             Err(error) => return self.folder_refused(&mut state, &error),
         };
-        // The one that decides comes first: neither the bound on their number nor another's compiling keeps it waiting.
-        found.sort_by_key(|found| found.name != self.config.default);
         state.folder_error = None;
         let number = self.current.load().number + 1;
-        let mut outcome = ReloadOutcome::default();
-        for (index, found) in found.iter().enumerate() {
-            self.look_at(found, index, number, &mut state.records, &mut outcome);
+        let Looks { mut outcome, untold } =
+            self.look_until_still(&mut found, seen, number, &mut state.records);
+        for (name, error) in untold {
+            self.observer.refused(&name, &error, state.records.is_in_force(&name));
+            outcome.refused.push((name, error.to_string()));
         }
         let mut set_changed = !outcome.loaded.is_empty() || number == 1;
         for removed in state.records.keep_only(&found) {
@@ -124,9 +151,19 @@ impl PolicyHost {
             self.observer.swapped(&generation);
         }
         self.told.store(Arc::new(self.tell(&state.records)));
+        if let Some(cache) = &self.engine.cache {
+            cache.write_down();
+        }
         outcome.swapped = set_changed;
         outcome.generation = self.current.load().number;
         outcome
+    }
+
+    fn scan(&self) -> Result<Vec<Found>, OpenError> {
+        let mut found = folder::scan(&self.config.folder)?;
+        // The one that decides comes first: neither the bound on their number nor another's compiling keeps it waiting.
+        found.sort_by_key(|found| found.name != self.config.default);
+        Ok(found)
     }
 
     /// Whether a refused file may be taken although it does not change.
@@ -149,13 +186,39 @@ impl PolicyHost {
         }
     }
 
+    /// Looks at all files, and again if they changed meanwhile. `found` is what was there at the last look.
+    fn look_until_still(
+        &self,
+        found: &mut Vec<Found>,
+        mut seen: Option<Vec<folder::Fingerprint>>,
+        number: u64,
+        records: &mut Records<Policy>,
+    ) -> Looks {
+        let mut looks = Looks::default();
+        for looks_left in (0..LOOKS_MAX).rev() {
+            for (index, found) in found.iter().enumerate() {
+                self.look_at(found, index, number, records, &mut looks);
+            }
+            let now = folder::fingerprint(&self.config.folder);
+            if looks_left == 0 || now == seen {
+                break;
+            }
+            seen = now;
+            // Gone since: what was there decides, and the next look says what became of the folder.
+            let Ok(again) = self.scan() else { break };
+            *found = again;
+            looks.untold.retain(|name, _| found.iter().any(|found| found.name == *name));
+        }
+        looks
+    }
+
     fn look_at(
         &self,
         found: &Found,
         index: usize,
         number: u64,
         records: &mut Records<Policy>,
-        outcome: &mut ReloadOutcome,
+        looks: &mut Looks,
     ) {
         let contents = if index < POLICIES_MAX {
             folder::read(found)
@@ -164,7 +227,12 @@ impl PolicyHost {
         };
         let (key, result) = match contents {
             Err(error) => (None, Err(error)),
-            Ok(contents) if !records.see(found, &contents.key) => return,
+            Ok(contents) if !records.see(found, &contents.key) => {
+                if !records.is_refused(&found.name) {
+                    looks.untold.remove(&found.name);
+                }
+                return;
+            }
             Ok(contents) => {
                 let loaded = load(found, &contents, &self.engine, &self.config.limits, &self.observer);
                 (Some(contents.key), loaded)
@@ -174,13 +242,14 @@ impl PolicyHost {
             Ok(loaded) => {
                 self.observer.loaded(&loaded.policy);
                 records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy), number);
-                outcome.loaded.push(found.name.clone());
+                looks.untold.remove(&found.name);
+                if !looks.outcome.loaded.contains(&found.name) {
+                    looks.outcome.loaded.push(found.name.clone());
+                }
             }
             Err(error) => {
-                let message = error.to_string();
                 if records.refuse(found, key, error.clone()) {
-                    self.observer.refused(&found.name, &error, records.is_in_force(&found.name));
-                    outcome.refused.push((found.name.clone(), message));
+                    looks.untold.insert(found.name.clone(), error);
                 }
             }
         }
@@ -218,6 +287,7 @@ impl PolicyHost {
             status.digest = Some(policy.digest().to_owned());
             status.bytes = Some(policy.bytes());
             status.compile_ms = Some(policy.compile_ms());
+            status.code = Some(policy.code());
             status.generation_since = Some(in_force.since_generation);
         }
         Told { status, policy: record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy)) }
@@ -235,6 +305,7 @@ fn blank(name: &str, is_default: bool, state: PolicyState, file: String) -> Poli
         digest: None,
         bytes: None,
         compile_ms: None,
+        code: None,
         generation_since: None,
         file,
         file_modified_ms: None,

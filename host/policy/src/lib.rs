@@ -10,10 +10,12 @@
 //! - An instance that faulted is never called again.
 //! - No call of a policy runs beyond its CPU budget and its bound by the clock, give or take a tick of 1 ms. An
 //!   instance that has to be made for it, and the second run that tries its purity, count in.
+//! - Compiled code is taken from the cache only if this user alone can have put it there and it is whole (`cache`); the
+//!   one unsafe call of this crate is there.
 //! - What was superseded keeps no instance, and answers no more once [`LIVE_GENERATIONS_MAX`] swaps are past.
-#![forbid(unsafe_code)]
 
 mod bindings;
+mod cache;
 mod clock;
 mod component_file;
 mod convert;
@@ -40,6 +42,7 @@ mod trial_facts;
 mod warm;
 mod watch;
 
+pub use cache::{CACHE_USES, CacheUse};
 pub use component_file::HOOKS;
 pub use description::{ABOUT_BYTES_MAX, STATED_BYTES_MAX};
 pub use fault::{FAULT_KINDS, Fault, Hook};
@@ -51,6 +54,6 @@ pub use load::{CheckError, Checked, check_file};
 pub use load_error::{LoadError, OpenError, Refusal};
 pub use observer::Observer;
 pub use policy::Policy;
-pub use status::{PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
+pub use status::{CacheStatus, CodeFrom, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
 pub use trial::{TrialAnswer, TrialRow};
 pub use watch::Watcher;

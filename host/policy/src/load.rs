@@ -21,6 +21,7 @@ use crate::observer::Observer;
 use crate::policy::{Identity, Policy, Ready};
 use crate::settings;
 use crate::shown::shown;
+use crate::status::CodeFrom;
 use crate::trial::{self, TrialRow};
 
 /// A policy that passed, and what it answered on trial.
@@ -47,13 +48,14 @@ pub(crate) fn load(
         let in_settings = matches!(reason, Refusal::ConfigureRefused { .. }) && contents.settings.is_some();
         LoadError { file: if in_settings { &found.settings_file } else { &found.file }.clone(), reason }
     };
-    let tried = guarded(|| try_out(&contents.wasm, &settings, engine, limits)).map_err(refused)?;
+    let tried = guarded(|| try_out(contents, &settings, engine, limits)).map_err(refused)?;
 
     let identity = Identity {
         name: found.name.clone(),
         digest: contents.digest.clone(),
         bytes: contents.wasm.len() as u64,
         compile_ms: tried.compile_ms,
+        code: tried.code,
         description: tried.description,
         settings,
     };
@@ -72,23 +74,42 @@ fn guarded<T>(load: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
     })
 }
 
-fn compile(wasm: &[u8], engine: &PolicyEngine, limits: &Limits) -> Result<Template, Refusal> {
-    let component = component_of(wasm, limits)?;
-    let not_usable = |step| move |error| Refusal::NotUsable { step, detail: shown(&format!("{error:#}")) };
+fn not_usable(step: &'static str) -> impl Fn(wasmtime::Error) -> Refusal {
+    move |error| Refusal::NotUsable { step, detail: shown(&format!("{error:#}")) }
+}
+
+/// The code of a policy's file: as this host compiled it before, or compiled now.
+fn code_of(
+    contents: &Contents,
+    engine: &PolicyEngine,
+    limits: &Limits,
+) -> Result<(Component, CodeFrom), Refusal> {
+    let cached = engine.cache.as_ref().and_then(|cache| cache.find(&contents.digest, &engine.engine));
+    if let Some(component) = cached {
+        return Ok((component, CodeFrom::Cached));
+    }
+    let component = component_of(&contents.wasm, limits)?;
     let component = Component::from_binary(&engine.engine, &component).map_err(not_usable("compiled"))?;
-    Template::new(&component).map_err(not_usable("linked"))
+    Ok((component, CodeFrom::Compiled))
 }
 
 struct Tried {
     description: Description,
     compile_ms: u64,
+    code: CodeFrom,
     ready: Ready,
     rows: Vec<TrialRow>,
 }
 
-fn try_out(wasm: &[u8], settings: &str, engine: &PolicyEngine, limits: &Limits) -> Result<Tried, Refusal> {
+fn try_out(
+    contents: &Contents,
+    settings: &str,
+    engine: &PolicyEngine,
+    limits: &Limits,
+) -> Result<Tried, Refusal> {
     let started = clock::monotonic();
-    let template = compile(wasm, engine, limits)?;
+    let (component, code) = code_of(contents, engine, limits)?;
+    let template = Template::new(&component).map_err(not_usable("linked"))?;
     let compile_ms = (clock::monotonic().saturating_sub(started)).as_millis() as u64;
 
     let set_up = || set_up(&template, settings, limits);
@@ -109,7 +130,11 @@ fn try_out(wasm: &[u8], settings: &str, engine: &PolicyEngine, limits: &Limits) 
             Err(refusal) => return Err(refusal),
         }
     }
-    Ok(Tried { description, compile_ms, ready: Ready { template, instances, set_up_cpu }, rows })
+    if let Some(cache) = engine.cache.as_ref().filter(|_| code == CodeFrom::Compiled) {
+        // Only what passed: what is refused should not fill the cache.
+        cache.keep(&contents.digest, &component);
+    }
+    Ok(Tried { description, compile_ms, code, ready: Ready { template, instances, set_up_cpu }, rows })
 }
 
 /// A configured instance, and the CPU time it took to make.

@@ -26,6 +26,12 @@ pub enum Refusal {
     /// The file system says no.
     #[error("cannot be read: {0}")]
     Unreadable(String),
+    /// Anybody on the machine could put another policy in its place.
+    #[error("may be written by everybody (mode {mode:o}); run `chmod o-w` on it")]
+    WorldWritable {
+        /// Its permission bits.
+        mode: u32,
+    },
     /// Larger than any policy should be.
     #[error(
         "has {bytes} bytes, more than the {FILE_BYTES_MAX} allowed; build it with `--profile wasm` and strip it"
@@ -187,6 +193,7 @@ impl Refusal {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unreadable(_) => "unreadable",
+            Self::WorldWritable { .. } => "world-writable",
             Self::TooLarge { .. } => "too-large",
             Self::TooManyPolicies => "too-many-policies",
             Self::BadName => "bad-name",
@@ -214,7 +221,7 @@ impl Refusal {
     /// Whether the same bytes may be taken at another moment.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreadable(_) => true,
+            Self::Unreadable(_) | Self::WorldWritable { .. } => true,
             Self::SetUp(fault) | Self::Trial { fault, .. } => fault.is_transient(),
             _ => false,
         }

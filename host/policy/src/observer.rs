@@ -1,5 +1,6 @@
 //! What a host is told of its policies, for logs and metrics.
 
+use crate::cache::CacheUse;
 use crate::fault::Fault;
 use crate::generation::Generation;
 use crate::load_error::{LoadError, OpenError};
@@ -26,6 +27,10 @@ pub trait Observer: Send + Sync {
     /// The folder itself cannot be used; all policies stay as they are.
     fn folder_refused(&self, error: &OpenError) {
         let _ = error;
+    }
+    /// The cache of compiled policies was used, or could not be.
+    fn cache(&self, used: &CacheUse) {
+        let _ = used;
     }
     /// A call gave no usable answer.
     fn fault(&self, policy: &str, fault: &Fault) {

@@ -18,6 +18,7 @@ use crate::instance::{Instance, Template};
 use crate::limits::Limits;
 use crate::meter::Timer;
 use crate::observer::Observer;
+use crate::status::CodeFrom;
 use crate::warm::{Leased, Warm};
 
 /// What a policy is, beside its code.
@@ -27,6 +28,7 @@ pub(crate) struct Identity {
     pub(crate) digest: String,
     pub(crate) bytes: u64,
     pub(crate) compile_ms: u64,
+    pub(crate) code: CodeFrom,
     pub(crate) description: Description,
     /// As JSON.
     pub(crate) settings: String,
@@ -120,9 +122,14 @@ impl Policy {
         self.identity.bytes
     }
 
-    /// How long it took to compile.
+    /// How long it took to compile, or to take from the cache.
     pub fn compile_ms(&self) -> u64 {
         self.identity.compile_ms
+    }
+
+    /// Where its compiled code came from.
+    pub fn code(&self) -> CodeFrom {
+        self.identity.code
     }
 
     /// Instances that there are at this moment, idle and busy.

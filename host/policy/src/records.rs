@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::folder::Found;
-use crate::load_error::LoadError;
+use crate::load_error::{LoadError, Refusal};
 
 /// The version that decides.
 #[derive(Debug)]
@@ -95,15 +95,22 @@ impl<P> Records<P> {
         record.refused = None;
     }
 
-    /// The files did not become a policy. Says whether that is news.
+    /// The files did not become a policy. Says whether that is news: more pieces of a slow copy are not.
     pub(crate) fn refuse(&mut self, found: &Found, key: Option<String>, error: LoadError) -> bool {
         let record = self.touch(found);
-        let news = record
-            .refused
-            .as_ref()
-            .is_none_or(|refused| refused.key != key || refused.error.reason.kind() != error.reason.kind());
+        let known = |refused: &Refused| {
+            let still_arriving = matches!(error.reason, Refusal::Truncated { .. });
+            let same_kind = refused.error.reason.kind() == error.reason.kind();
+            same_kind && (refused.key == key || still_arriving)
+        };
+        let news = !record.refused.as_ref().is_some_and(known);
         record.refused = Some(Refused { key, error });
         news
+    }
+
+    /// Whether the newest files did not become a policy.
+    pub(crate) fn is_refused(&self, name: &str) -> bool {
+        self.by_name.get(name).is_some_and(|record| record.refused.is_some())
     }
 
     /// Whether an older version goes on deciding.
@@ -148,7 +155,6 @@ impl<P> Records<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load_error::Refusal;
 
     fn found(name: &str) -> Found {
         let file = PathBuf::from(format!("{name}.wasm"));
@@ -196,6 +202,16 @@ mod tests {
         assert!(records.refuse(&found("a"), None, unreadable()));
         assert!(records.wants_retry());
         assert!(!records.refuse(&found("a"), None, unreadable()), "no news");
+    }
+
+    #[test]
+    fn a_slow_copy_is_news_once() {
+        let mut records = with_a_in_force();
+        let mut piece = |bytes: usize| {
+            records.refuse(&found("a"), Some(format!("{bytes}")), error(Refusal::Truncated { bytes }))
+        };
+        assert_eq!([0, 100, 200].map(&mut piece), [true, false, false]);
+        assert!(records.refuse(&found("a"), Some("201".to_owned()), error(Refusal::NoWorld)));
     }
 
     #[test]

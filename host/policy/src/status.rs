@@ -30,6 +30,33 @@ impl PolicyState {
     }
 }
 
+/// Where compiled code came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CodeFrom {
+    /// The compiler.
+    Compiled,
+    /// The cache of compiled policies.
+    Cached,
+}
+
+/// The cache of compiled policies, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CacheStatus {
+    /// Where it lies.
+    pub folder: String,
+    /// Policies whose code was there.
+    pub hits: u64,
+    /// Policies whose code was not there.
+    pub misses: u64,
+    /// Times that something lay there which was not to be trusted or not whole.
+    pub refused: u64,
+    /// Times that the file system did not let it work.
+    pub failed: u64,
+    /// What was last refused or failed.
+    pub last_trouble: Option<String>,
+}
+
 /// Why the newest file of a policy is not in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RefusalStatus {
@@ -58,8 +85,10 @@ pub struct PolicyStatus {
     pub digest: Option<String>,
     /// Size of the file in force.
     pub bytes: Option<u64>,
-    /// How long it took to compile.
+    /// How long it took to compile, or to take from the cache.
     pub compile_ms: Option<u64>,
+    /// Whether its code was compiled when it was loaded, or was in the cache.
+    pub code: Option<CodeFrom>,
     /// The generation that this version came with.
     pub generation_since: Option<u64>,
     /// The file.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use notify::event::{AccessKind, AccessMode, ModifyKind};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
 use crate::clock;
 use crate::folder;
@@ -20,8 +20,8 @@ const QUIET: Duration = Duration::from_millis(20);
 /// It is looked at after this long even if it goes on: a folder that never rests must not go unread.
 const SETTLE_MAX: Duration = Duration::from_millis(100);
 /// How often the folder is compared with what it was: events get lost on overflow, on network file systems, and
-/// when the folder itself is replaced.
-const POLL: Duration = Duration::from_secs(1);
+/// when what a link leads to changes elsewhere.
+pub(crate) const POLL: Duration = Duration::from_secs(1);
 /// Compiling must not take time from requests where there is none to spare.
 const NICENESS: i32 = 5;
 
@@ -36,21 +36,29 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    pub(crate) fn start(host: Arc<PolicyHost>, folder: PathBuf) -> Result<Self, OpenError> {
-        let failed = |detail: String| OpenError::Watch { folder: folder.clone(), detail };
+    pub(crate) fn start(host: Arc<PolicyHost>, folder: &Path, poll: Duration) -> Result<Self, OpenError> {
+        let failed = |detail: String| OpenError::Watch { folder: folder.to_owned(), detail };
+        // As events will name it.
+        let absolute = std::path::absolute(folder).map_err(|error| failed(error.to_string()))?;
         // Room for one: a change that is already waiting to be looked at stands for all that come before.
         let (signals, received) = sync_channel(1);
-        let notified = signals.clone();
-        let events = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let gone = Arc::new(AtomicBool::new(false));
+        let told = (signals.clone(), Arc::clone(&gone), absolute.clone());
+        let events = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            let (signals, gone, folder) = &told;
+            if event.as_ref().map_or(true, |event| is_gone(event, folder)) {
+                gone.store(true, Ordering::Relaxed);
+            }
             if event.map_or(true, |event| changes_content(event.kind)) {
                 // Full: see above. Closed: nobody is left to tell.
-                let _ = notified.try_send(Changed);
+                let _ = signals.try_send(Changed);
             }
         })
         .map_err(|error| failed(error.to_string()))?;
         let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
         let mut follower =
-            Follower { host, folder: folder.clone(), events, watched_inode: None, stop: Arc::clone(&stop) };
+            Follower { host, folder: absolute, poll, events, watched_inode: None, gone, stop: stopped };
         follower.watch_folder().map_err(|error| failed(error.to_string()))?;
         // Not joined: see above.
         std::thread::Builder::new()
@@ -78,11 +86,20 @@ fn changes_content(kind: EventKind) -> bool {
     }
 }
 
+/// Whether the folder itself was removed or moved away: events come no more, or for a folder elsewhere.
+fn is_gone(event: &Event, folder: &Path) -> bool {
+    let itself = matches!(event.kind, EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)));
+    itself && event.paths.iter().any(|path| path == folder)
+}
+
 struct Follower {
     host: Arc<PolicyHost>,
     folder: PathBuf,
+    poll: Duration,
     events: RecommendedWatcher,
     watched_inode: Option<u64>,
+    /// Told by events: see [`is_gone`].
+    gone: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
 }
 
@@ -92,7 +109,7 @@ impl Follower {
         // Nothing is known yet: what changed between the first load and now is caught by the first look.
         let mut seen = None;
         loop {
-            let signal = signals.recv_timeout(if seen.is_none() { Duration::ZERO } else { POLL });
+            let signal = signals.recv_timeout(if seen.is_none() { Duration::ZERO } else { self.poll });
             if signal.is_ok() {
                 settle(signals);
             }
@@ -102,14 +119,15 @@ impl Follower {
             match signal {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Ok(Changed) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    if seen.is_some()
-                        && seen == Some(folder::fingerprint(&self.folder))
-                        && !self.host.wants_retry()
-                    {
+                Err(RecvTimeoutError::Timeout) if seen.is_some() => {
+                    let changed = seen != Some(folder::fingerprint(&self.folder));
+                    if !changed && !self.host.wants_retry() {
                         continue;
                     }
+                    // Perhaps no event came because the watch is on a folder that is no more; a new one costs little.
+                    self.gone.fetch_or(changed, Ordering::Relaxed);
                 }
+                Err(RecvTimeoutError::Timeout) => {}
             }
             // Taken before reading, so that a change during the reading shows at the next comparison.
             seen = Some(folder::fingerprint(&self.folder));
@@ -119,17 +137,18 @@ impl Follower {
         }
     }
 
-    /// Events come for the folder that was there when the watch began; a new one in its place needs a new watch.
+    /// Events come for the folder that was there when the watch began; a new one in its place needs a new watch. Its
+    /// inode's number may be the old one's.
     fn watch_folder(&mut self) -> notify::Result<()> {
+        let gone = self.gone.swap(false, Ordering::Relaxed);
+        let watched = self.watched_inode.take().filter(|_| !gone);
         let inode = inode(&self.folder)?;
-        if self.watched_inode != Some(inode) {
-            if self.watched_inode.is_some() {
-                // It fails if the old folder is gone, and the watch with it.
-                let _ = self.events.unwatch(&self.folder);
-            }
+        if watched != Some(inode) {
+            // It fails if there was none, or if the old folder is gone and the watch with it.
+            let _ = self.events.unwatch(&self.folder);
             self.events.watch(&self.folder, RecursiveMode::NonRecursive)?;
-            self.watched_inode = Some(inode);
         }
+        self.watched_inode = Some(inode);
         Ok(())
     }
 }
@@ -152,4 +171,47 @@ fn settle(signals: &Receiver<Changed>) {
 fn lower_priority() {
     // Refused where a sandbox forbids it; then the thread runs as any other.
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Only reached when the event never comes.
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn the_folders_own_end_is_told_apart_from_its_files() {
+        type End = fn(&Path);
+        let ends: [End; 2] = [
+            |folder| fs::remove_dir_all(folder).unwrap(),
+            |folder| fs::rename(folder, folder.with_extension("away")).unwrap(),
+        ];
+        for end in ends {
+            let parent = tempfile::tempdir().unwrap();
+            let folder = parent.path().join("policies");
+            fs::create_dir(&folder).unwrap();
+            let (sender, events) = std::sync::mpsc::channel();
+            let mut watcher = notify::recommended_watcher(sender).unwrap();
+            watcher.watch(&folder, RecursiveMode::NonRecursive).unwrap();
+            let file = folder.join("main.wasm");
+            fs::write(&file, b"text").unwrap();
+            fs::rename(&file, folder.join("other.wasm")).unwrap();
+            fs::remove_file(folder.join("other.wasm")).unwrap();
+            fs::write(folder.join("last.wasm"), b"text").unwrap();
+            let next = || events.recv_timeout(DEADLINE).expect("an event").unwrap();
+            // Until the last file's end, which is an event of the folder as it was.
+            loop {
+                let event = next();
+                assert!(!is_gone(&event, &folder), "{event:?}");
+                let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
+                if event.kind == written && event.paths == [folder.join("last.wasm")] {
+                    break;
+                }
+            }
+            end(&folder);
+            while !is_gone(&next(), &folder) {}
+        }
+    }
 }

@@ -25,6 +25,7 @@ pub mod off_loop;
 pub mod output_limit;
 pub mod passthrough;
 pub mod pipeline;
+pub mod policy_cache;
 pub mod policy_events;
 pub(crate) mod record;
 pub mod release;

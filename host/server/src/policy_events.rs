@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_policy::{Fault, Generation, LoadError, Observer, OpenError, Policy};
+use sluice_policy::{CacheUse, Fault, Generation, LoadError, Observer, OpenError, Policy};
 
 use crate::telemetry::Telemetry;
 
@@ -32,6 +32,7 @@ impl Observer for PolicyEvents {
             policy = name,
             version,
             digest = policy.digest().get(..12),
+            code = ?policy.code(),
             compile_ms = policy.compile_ms(),
             "policy loaded"
         );
@@ -64,6 +65,17 @@ impl Observer for PolicyEvents {
 
     fn folder_refused(&self, error: &OpenError) {
         tracing::error!("policies stay as they are: {error}; cure: {}", error.cure());
+    }
+
+    fn cache(&self, used: &CacheUse) {
+        self.telemetry.metrics.policy_cache(used);
+        if let CacheUse::Refused { why } | CacheUse::Failed { why } = used {
+            self.telemetry.warn_once(&format!("policy cache {}", used.name()), || {
+                format!(
+                    "a policy is compiled anew, since the cache of compiled policies cannot be used: {why}"
+                )
+            });
+        }
     }
 
     fn fault(&self, policy: &str, fault: &Fault) {

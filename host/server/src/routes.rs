@@ -151,6 +151,7 @@ fn policies(app: &App) -> Response<ResponseBody> {
         "generation": generation.number,
         "default": app.config.policy.default,
         "folder": app.config.policy.folder,
+        "cache": app.policies.cache_status(),
         "policies": policies,
     });
     json_response(StatusCode::OK, body.to_string())

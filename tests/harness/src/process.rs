@@ -53,6 +53,9 @@ impl Process {
             std::fs::File::create(&log).map_err(HarnessError::io(format!("write {}", log.display())))?;
         let mut child = Command::new(&binary)
             .args(arguments)
+            // Nobody's own cache is used or filled.
+            .env_remove("CACHE_DIRECTORY")
+            .env("XDG_CACHE_HOME", folder)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(file)
@@ -212,7 +215,7 @@ async fn finish_reading(
 }
 
 /// The address that follows `before` in an announcement.
-pub(crate) fn address_after(line: &str, before: &str) -> Option<String> {
+pub fn address_after(line: &str, before: &str) -> Option<String> {
     let rest = line.split_once(before)?.1;
     let address = rest.split([',', ' ']).next()?;
     (!address.is_empty()).then(|| address.to_owned())

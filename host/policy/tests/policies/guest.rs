@@ -180,6 +180,10 @@ impl Observer for Log {
         self.note("folder refused".to_owned());
     }
 
+    fn cache(&self, used: &sluice_policy::CacheUse) {
+        self.note(format!("cache {}", used.name()));
+    }
+
     fn fault(&self, policy: &str, fault: &Fault) {
         self.note(format!("fault {policy} {} {}", fault.hook(), fault.kind()));
     }
@@ -203,7 +207,12 @@ pub fn bench_with(files: &[(&str, &[u8])], limits: Limits) -> Bench {
         fs::write(folder.path().join(name), bytes).unwrap();
     }
     let log = Arc::new(Log::default());
-    let config = HostConfig { folder: folder.path().to_owned(), default: "main".to_owned(), limits };
+    let config = HostConfig {
+        folder: folder.path().to_owned(),
+        default: "main".to_owned(),
+        limits,
+        cache_folder: None,
+    };
     let host = PolicyHost::open(config, Arc::clone(&log) as Arc<dyn Observer>).unwrap();
     Bench { folder, log, host }
 }

@@ -1,6 +1,7 @@
 //! The policy host, from files to answers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod cache;
 mod calls;
 mod guest;
 mod load;

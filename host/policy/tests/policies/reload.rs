@@ -90,9 +90,10 @@ fn a_copy_in_pieces_ends_in_force() {
     let new = guest::text(1);
     for end in [0, 100, new.len() / 2, new.len() - 1] {
         bench.put("main.wasm", &new[..end]);
-        bench.host.reload();
-        assert_eq!(bench.log.take(), ["refused main truncated true"], "{end} bytes");
+        assert!(!bench.host.reload().swapped, "{end} bytes");
+        assert_eq!(status(&bench, "main").refusal.map(|refusal| refusal.kind), Some("truncated"));
     }
+    assert_eq!(bench.log.take(), ["refused main truncated true"], "told once");
     bench.put("main.wasm", &new);
     bench.host.reload();
     assert_eq!(bench.log.take(), ["loaded main", "generation 2 main"]);
@@ -218,8 +219,12 @@ fn a_folder_in_trouble_changes_nothing() {
 #[test]
 fn a_folder_that_cannot_be_trusted_refuses_the_start() {
     let open = |folder: &std::path::Path| {
-        let config =
-            HostConfig { folder: folder.to_owned(), default: "main".to_owned(), limits: guest::limits() };
+        let config = HostConfig {
+            folder: folder.to_owned(),
+            default: "main".to_owned(),
+            limits: guest::limits(),
+            cache_folder: None,
+        };
         PolicyHost::open(config, Arc::new(())).err()
     };
     let folder = tempfile::tempdir().unwrap();
@@ -233,7 +238,7 @@ fn names_that_no_policy_may_have() {
     let bench = guest::bench(&[("a b.wasm", &guest::text(0)), ("fine-1.2_x.wasm", &guest::text(0))]);
     assert_eq!(
         bench.log.take(),
-        ["refused a?b bad-name false", "loaded fine-1.2_x", "generation 1 fine-1.2_x"]
+        ["loaded fine-1.2_x", "refused a?b bad-name false", "generation 1 fine-1.2_x"]
     );
 }
 
@@ -345,4 +350,54 @@ fn what_stays_in_force_never_expires() {
     }
     assert_eq!(other.route(&guest::facts(guest::seed::GOOD)), Ok(Verdict::UseDefault));
     assert!(other.instances() >= 2);
+}
+
+/// Swaps a folder's one link while a look at it is under way: once `main` was read and loaded.
+struct SwapsMeanwhile {
+    folder: std::path::PathBuf,
+    done: std::sync::atomic::AtomicBool,
+}
+
+impl sluice_policy::Observer for SwapsMeanwhile {
+    fn loaded(&self, policy: &sluice_policy::Policy) {
+        if policy.name() == "main" && !self.done.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            symlink("..v2", self.folder.join("..new")).unwrap();
+            std::fs::rename(self.folder.join("..new"), self.folder.join("..data")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn files_swapped_together_during_a_look_come_into_force_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let tagged = std::fs::read(guest::built("guests", "tagged")).unwrap();
+    for version in ["..v1", "..v2"] {
+        std::fs::create_dir(folder.path().join(version)).unwrap();
+        for name in ["main", "other"] {
+            let file = folder.path().join(version).join(name);
+            std::fs::write(file.with_extension("wasm"), &tagged).unwrap();
+            std::fs::write(file.with_extension("toml"), format!("tag = '{}'", &version[2..])).unwrap();
+        }
+    }
+    symlink("..v1", folder.path().join("..data")).unwrap();
+    for name in ["main.wasm", "main.toml", "other.wasm", "other.toml"] {
+        symlink(std::path::Path::new("..data").join(name), folder.path().join(name)).unwrap();
+    }
+    let observer = SwapsMeanwhile { folder: folder.path().to_owned(), done: false.into() };
+    let config = HostConfig {
+        folder: folder.path().to_owned(),
+        default: "main".to_owned(),
+        limits: guest::limits(),
+        cache_folder: None,
+    };
+    let host = PolicyHost::open(config, Arc::new(observer)).unwrap();
+    let generation = host.generation();
+    let tags: Vec<_> = generation
+        .policies()
+        .map(|policy| match policy.route(&guest::facts(0)).unwrap() {
+            Verdict::Route(route) => route.reason.expect("the tag"),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!((generation.number, tags), (1, vec!["v2".to_owned(), "v2".to_owned()]));
 }

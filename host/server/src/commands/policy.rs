@@ -53,6 +53,10 @@ struct Listed {
     #[serde(default)]
     digest: Option<String>,
     #[serde(default)]
+    code: Option<String>,
+    #[serde(default)]
+    compile_ms: Option<u64>,
+    #[serde(default)]
     file: String,
     #[serde(default)]
     calls: u64,
@@ -69,7 +73,8 @@ struct Refusal {
 
 fn list(admin: SocketAddr) -> Result<ExitCode, String> {
     let listing: Listing = admin_client::get(admin, "/admin/policies")?;
-    let mut table = TextTable::new(&["policy", "state", "module", "digest", "calls", "faults", "why"]);
+    let mut table =
+        TextTable::new(&["policy", "state", "module", "digest", "code", "calls", "faults", "why"]);
     for policy in &listing.policies {
         let mark = if policy.name == listing.default { " (decides)" } else { "" };
         let faults: Vec<_> = policy.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
@@ -78,6 +83,7 @@ fn list(admin: SocketAddr) -> Result<ExitCode, String> {
             shown_state(policy),
             [&policy.module, &policy.version].into_iter().flatten().cloned().collect::<Vec<_>>().join(" "),
             policy.digest.as_deref().map(|digest| digest.chars().take(12).collect()).unwrap_or_default(),
+            shown_code(policy),
             policy.calls.to_string(),
             faults.join(", "),
             why(policy),
@@ -91,6 +97,14 @@ fn shown_state(policy: &Listed) -> String {
     match (policy.state.as_str(), &policy.refusal) {
         ("loaded", Some(_)) => "loaded, newer file refused".to_owned(),
         (state, _) => state.to_owned(),
+    }
+}
+
+/// Where the code came from and how long that took, as `cached, 1 ms`.
+fn shown_code(policy: &Listed) -> String {
+    match (&policy.code, policy.compile_ms) {
+        (Some(code), Some(ms)) => format!("{code}, {ms} ms"),
+        _ => String::new(),
     }
 }
 

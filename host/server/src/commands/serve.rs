@@ -15,9 +15,10 @@ use super::{Signals, complain, say};
 use crate::app::App;
 use crate::cli;
 use crate::clock::{SystemClock, millis};
-use crate::config::{self, Config, ConfigError, Secrets};
+use crate::config::{self, Config, ConfigError, PolicyCache, Secrets};
 use crate::fleet::{kv_watch, probe};
 use crate::listen::{self, Serving, TlsServing};
+use crate::policy_cache;
 use crate::policy_events::{NOT_LOADED, PolicyEvents};
 use crate::release::{self, Releasing};
 use crate::routes;
@@ -317,7 +318,18 @@ fn want_descriptors(wanted: usize) {
 
 fn host_config(config: &Config) -> HostConfig {
     let policy = &config.policy;
-    HostConfig { folder: policy.folder.clone(), default: policy.default.clone(), limits: policy.limits() }
+    let cache_folder = policy_cache::folder(&policy.cache, |name| std::env::var_os(name));
+    if cache_folder.is_none() && policy.cache != PolicyCache::Off {
+        tracing::warn!(
+            "policies are compiled at each start: no cache folder is known; set [policy] cache_dir"
+        );
+    }
+    HostConfig {
+        folder: policy.folder.clone(),
+        default: policy.default.clone(),
+        limits: policy.limits(),
+        cache_folder,
+    }
 }
 
 /// One line a person or a script can wait for, with the ports that the system chose.

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::errors::Problems;
 use super::limits::{self, Bounds};
-use super::meant::{Config, Policy, PoolMode, Server, Sessions};
+use super::meant::{Config, Policy, PolicyCache, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
 use super::{check_pools, check_telemetry, check_tenants, check_tls};
@@ -161,6 +161,7 @@ fn policy(path: &Path, written: &written::Policy, problems: &mut Problems<'_>) -
     let policy = Policy {
         folder: folder(path, &written.folder, problems),
         default: default_policy(&written.default, problems),
+        cache: cache(path, &written.cache_dir, problems),
         cpu_budget_ms: number(
             "cpu_budget_ms",
             &written.cpu_budget_ms,
@@ -197,6 +198,15 @@ fn policy(path: &Path, written: &written::Policy, problems: &mut Problems<'_>) -
 fn folder(path: &Path, written: &Field<String>, problems: &mut Problems<'_>) -> PathBuf {
     let default = || beside(path, limits::POLICY_FOLDER);
     file("folder", limits::POLICY_FOLDER, path, written, problems).unwrap_or_else(default)
+}
+
+/// Where compiled policies are kept.
+fn cache(path: &Path, written: &Field<String>, problems: &mut Problems<'_>) -> PolicyCache {
+    if written.as_ref().is_some_and(|field| field.get_ref() == limits::POLICY_CACHE_OFF) {
+        return PolicyCache::Off;
+    }
+    file("cache_dir", limits::POLICY_CACHE_DIR, path, written, problems)
+        .map_or(PolicyCache::Usual, PolicyCache::In)
 }
 
 /// A path, from the configuration file's own folder; `example` shows one.

@@ -83,6 +83,12 @@ pub const ADMIN_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Ad
 /// Policies are dropped next to the configuration file.
 pub const POLICY_FOLDER: &str = "policies.d";
 
+/// What `policy.cache_dir` says where compiled policies are not kept. A folder of that name is `./off`.
+pub const POLICY_CACHE_OFF: &str = "off";
+
+/// As an example.
+pub const POLICY_CACHE_DIR: &str = "/var/cache/sluice/components";
+
 bounds! {
     /// Long enough for most answers, and what orchestrators wait before they kill. 0: cut off at once.
     DRAIN_TIMEOUT_MS: u64 = 30_000, from 0, to HOUR_MS, "ms";

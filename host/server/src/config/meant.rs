@@ -86,6 +86,8 @@ pub struct Policy {
     pub folder: PathBuf,
     /// The policy that decides: the stem of a file in `folder`, or [`super::BUILTIN`].
     pub default: String,
+    /// Where compiled policies are kept for the next start.
+    pub cache: PolicyCache,
     /// CPU time of one call.
     pub cpu_budget_ms: u32,
     /// Wall time of one call, behind the CPU budget and never below it.
@@ -94,6 +96,17 @@ pub struct Policy {
     pub memory_mb: u32,
     /// Names of the request headers that policies may see, in lower case, each once.
     pub labels: Vec<String>,
+}
+
+/// `policy.cache_dir`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicyCache {
+    /// Where the environment says that caches are.
+    Usual,
+    /// Nowhere: policies are compiled at each start.
+    Off,
+    /// In this folder; a relative path starts from the configuration file's folder.
+    In(PathBuf),
 }
 
 impl Policy {

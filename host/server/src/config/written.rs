@@ -35,7 +35,7 @@ const UPSTREAM: Shape =
     Shape { header: "[upstream]", keys: &["ca_file", "client_cert_file", "client_key_file"] };
 const POLICY: Shape = Shape {
     header: "[policy]",
-    keys: &["folder", "default", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
+    keys: &["folder", "default", "cache_dir", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
 };
 const SESSIONS: Shape = Shape { header: "[sessions]", keys: &["ttl_ms", "max_sessions"] };
 const TELEMETRY: Shape =
@@ -111,6 +111,7 @@ pub(super) struct Upstream {
 pub(super) struct Policy {
     pub(super) folder: Field<String>,
     pub(super) default: Field<String>,
+    pub(super) cache_dir: Field<String>,
     pub(super) cpu_budget_ms: Field<i128>,
     pub(super) wall_bound_ms: Field<i128>,
     pub(super) memory_mb: Field<i128>,
@@ -232,6 +233,7 @@ fn policy(mut table: Table<'_>, problems: &mut Problems<'_>) -> Policy {
     let policy = Policy {
         folder: table.text("folder", problems),
         default: table.text("default", problems),
+        cache_dir: table.text("cache_dir", problems),
         cpu_budget_ms: table.number("cpu_budget_ms", problems),
         wall_bound_ms: table.number("wall_bound_ms", problems),
         memory_mb: table.number("memory_mb", problems),

@@ -92,6 +92,7 @@ pub(super) struct Policies {
     pub faults: Counters<3>,
     pub swaps: Counter,
     pub refusals: Counters<1>,
+    pub cache: Counters<1>,
     pub generation: Gauge,
 }
 
@@ -165,7 +166,13 @@ impl Spans {
 impl Policies {
     pub fn register(registry: &mut Registry) -> Self {
         let mut new = Registrar(registry);
+        let cache: Counters<1> =
+            new.metric("policy_cache", "Policies looked up in the cache of compiled ones, by result");
+        for result in sluice_policy::CACHE_USES {
+            drop(cache.get_or_create(&[("result", result.into())]));
+        }
         Self {
+            cache,
             decisions: new.metric("decisions", "Routing decisions by policy and kind"),
             faults: new.metric("policy_faults", "Calls of a policy that failed, by policy, hook and kind"),
             swaps: new.metric("policy_swaps", "Policy sets put in force"),

@@ -91,6 +91,11 @@ impl Metrics {
         self.policies.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
     }
 
+    /// The cache of compiled policies was asked, or could not be.
+    pub fn policy_cache(&self, used: &sluice_policy::CacheUse) {
+        self.policies.cache.get_or_create(&[("result", used.name().into())]).inc();
+    }
+
     /// A policy file was refused.
     pub fn refused(&self, policy: &str) {
         self.policies.refusals.get_or_create(&[("policy", policy.into())]).inc();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sluice_core::facts::Role;
 
 use crate::config::meant::worker_id;
-use crate::config::{BUILTIN, Config, PoolMode, Tls, UpstreamTls, UrlError, WorkerUrl, parse};
+use crate::config::{BUILTIN, Config, PolicyCache, PoolMode, Tls, UpstreamTls, UrlError, WorkerUrl, parse};
 
 const POOL: &str = "
 [[pool]]
@@ -52,6 +52,15 @@ fn a_pool_means_what_it_says() {
             (Role::Unified, "[::1]:80", false, 0, 16),
         ]
     );
+}
+
+#[test]
+fn where_compiled_policies_are_kept() {
+    let cache = |key: &str| good("/etc/sluice/sluice.toml", &format!("[policy]\n{key}\n{POOL}")).policy.cache;
+    assert_eq!(cache(""), PolicyCache::Usual);
+    assert_eq!(cache("cache_dir = 'off'"), PolicyCache::Off);
+    assert_eq!(cache("cache_dir = './off'"), PolicyCache::In(PathBuf::from("/etc/sluice/./off")));
+    assert_eq!(cache("cache_dir = '/var/cache/x'"), PolicyCache::In(PathBuf::from("/var/cache/x")));
 }
 
 #[test]
