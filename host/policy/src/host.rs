@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use crate::engine::PolicyEngine;
 use crate::folder::{self, Found};
 use crate::generation::Generation;
+use crate::in_force::InForce;
 use crate::limits::{Limits, POLICIES_MAX};
 use crate::load::load;
 use crate::load_error::{LoadError, OpenError, Refusal};
@@ -15,7 +16,6 @@ use crate::observer::Observer;
 use crate::policy::Policy;
 use crate::records::{Record, Records};
 use crate::status::{PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
-use crate::superseded::Superseded;
 use crate::watch::Watcher;
 
 /// What a policy host is told.
@@ -34,7 +34,7 @@ pub struct PolicyHost {
     config: HostConfig,
     engine: Arc<PolicyEngine>,
     observer: Arc<dyn Observer>,
-    current: ArcSwap<Generation>,
+    in_force: Arc<InForce>,
     /// What people are told, as of the last look at the folder; for calls and faults it asks the policies.
     told: ArcSwap<Vec<Told>>,
     /// Held for as long as one look at the folder takes; never by a request.
@@ -43,7 +43,6 @@ pub struct PolicyHost {
 
 struct State {
     records: Records<Policy>,
-    superseded: Superseded,
     /// So that the same trouble with the folder is told once.
     folder_error: Option<String>,
 }
@@ -60,13 +59,13 @@ impl PolicyHost {
         let engine = PolicyEngine::new(&config.limits)
             .map_err(|error| OpenError::Runtime { detail: format!("{error:#}") })?;
         let records = Records::new(config.default.clone());
-        let nothing = Generation::new(0, config.default.clone(), records.policies());
+        let nothing = Generation::nothing(config.default.clone());
         let host = Self {
             engine: Arc::new(engine),
+            in_force: Arc::new(InForce::new(nothing, Arc::clone(&observer))),
             observer,
-            current: ArcSwap::from_pointee(nothing),
             told: ArcSwap::default(),
-            records: Mutex::new(State { records, superseded: Superseded::default(), folder_error: None }),
+            records: Mutex::new(State { records, folder_error: None }),
             config,
         };
         host.reload();
@@ -80,17 +79,18 @@ impl PolicyHost {
 
     /// The policies in force. Take it once for a request.
     pub fn generation(&self) -> Arc<Generation> {
-        self.current.load_full()
+        self.in_force.load()
     }
 
     /// All policies, in the order of their names.
     pub fn status(&self) -> Vec<PolicyStatus> {
+        let generation = self.generation();
         let now = |told: &Told| {
-            let (calls, faults) = told
-                .policy
-                .as_ref()
-                .map_or_else(Default::default, |policy| (policy.calls(), policy.faults()));
-            PolicyStatus { calls, faults, ..told.status.clone() }
+            let mut status = told.status.clone();
+            if let Some(policy) = &told.policy {
+                status.as_of_now(policy, &generation);
+            }
+            status
         };
         self.told.load().iter().map(now).collect()
     }
@@ -105,27 +105,24 @@ impl PolicyHost {
         // The one that decides comes first: neither the bound on their number nor another's compiling keeps it waiting.
         found.sort_by_key(|found| found.name != self.config.default);
         state.folder_error = None;
-        let number = self.current.load().number + 1;
+        let before = self.generation();
         let mut outcome = ReloadOutcome::default();
         for (index, found) in found.iter().enumerate() {
-            self.look_at(found, index, number, &mut state.records, &mut outcome);
+            self.look_at(found, index, &mut state.records, &mut outcome);
         }
-        let mut set_changed = !outcome.loaded.is_empty() || number == 1;
+        let mut set_changed = !outcome.loaded.is_empty() || before.number == 0;
         for removed in state.records.keep_only(&found) {
-            set_changed |= self.current.load().policy(&removed.name).is_some() && !removed.kept;
+            set_changed |= before.knows(&removed.name) && !removed.kept;
             self.observer.removed(&removed.name, removed.kept);
             outcome.removed.push(removed.name);
         }
         if set_changed {
-            let policies = state.records.policies();
-            let generation = Arc::new(Generation::new(number, self.config.default.clone(), policies));
-            let old = self.current.swap(Arc::clone(&generation));
-            state.superseded.swap(old.by_name(), generation.by_name());
-            self.observer.swapped(&generation);
+            let number = self.in_force.swap(state.records.policies());
+            state.records.swapped(number);
         }
         self.told.store(Arc::new(self.tell(&state.records)));
         outcome.swapped = set_changed;
-        outcome.generation = self.current.load().number;
+        outcome.generation = self.generation().number;
         outcome
     }
 
@@ -141,7 +138,7 @@ impl PolicyHost {
             self.observer.folder_refused(error);
             state.folder_error = Some(message.clone());
         }
-        let generation = self.current.load().number;
+        let generation = self.generation().number;
         ReloadOutcome {
             generation,
             folder_error: Some(format!("{message}; {}", error.cure())),
@@ -153,7 +150,6 @@ impl PolicyHost {
         &self,
         found: &Found,
         index: usize,
-        number: u64,
         records: &mut Records<Policy>,
         outcome: &mut ReloadOutcome,
     ) {
@@ -173,7 +169,8 @@ impl PolicyHost {
         match result {
             Ok(loaded) => {
                 self.observer.loaded(&loaded.policy);
-                records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy), number);
+                loaded.policy.answer_to(Arc::downgrade(&self.in_force));
+                records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy));
                 outcome.loaded.push(found.name.clone());
             }
             Err(error) => {
@@ -218,7 +215,7 @@ impl PolicyHost {
             status.digest = Some(policy.digest().to_owned());
             status.bytes = Some(policy.bytes());
             status.compile_ms = Some(policy.compile_ms());
-            status.generation_since = Some(in_force.since_generation);
+            status.generation_since = in_force.since_generation;
         }
         Told { status, policy: record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy)) }
     }
@@ -239,6 +236,7 @@ fn blank(name: &str, is_default: bool, state: PolicyState, file: String) -> Poli
         file,
         file_modified_ms: None,
         refusal: None,
+        put_aside: None,
         calls: 0,
         faults: Default::default(),
     }

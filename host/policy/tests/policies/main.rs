@@ -4,5 +4,6 @@
 mod calls;
 mod guest;
 mod load;
+mod put_aside;
 mod reload;
 mod watch;
