@@ -10,7 +10,7 @@ async fn a_fault_is_counted_by_kind_and_the_request_is_served() {
     let mut plan = FleetPlan::pull(1, 1).decided_by(guest);
     plan.host.policy_keys = "labels = [\"x-mood\"]".into();
     let fleet = plan.start().await.unwrap();
-    for (mood, kind) in [("trap", "trap"), ("loop", "cpu-deadline"), ("bad-row", "bad-value")] {
+    for (mood, kind) in [("trap", "trap"), ("loop", "cpu-deadline"), ("bad-row", "bad-row")] {
         let reply = right(fleet.client(), &Ask::completion("how are you", 4).header("x-mood", mood)).await;
         let decision = reply.decision.unwrap();
         assert_eq!((decision.policy.as_str(), decision.source.as_str()), ("moody", "fault"), "{mood}");

@@ -19,7 +19,12 @@ pub(crate) fn epoch_s() -> i64 {
     clock_gettime(ClockId::Realtime).tv_sec
 }
 
+/// The date, ms since the Unix epoch: for people, never for deadlines.
+pub(crate) fn unix_ms() -> u64 {
+    u64::try_from(duration(clock_gettime(ClockId::Realtime)).as_millis()).unwrap_or(u64::MAX)
+}
+
 fn duration(time: Timespec) -> Duration {
-    // Both clocks count up from zero, so neither field is ever negative.
+    // All of these count up from zero, so neither field is ever negative.
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

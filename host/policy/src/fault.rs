@@ -115,7 +115,15 @@ pub enum Fault {
         /// What is wrong with it.
         detail: String,
     },
-    /// The answer is a value, but not one that can be executed.
+    /// The answer names a worker that is not there, or that cannot do what it should.
+    #[error("the answer of `{hook}` cannot be executed: {bad}")]
+    BadRow {
+        /// Where.
+        hook: Hook,
+        /// Why.
+        bad: BadVerdict,
+    },
+    /// The answer is a value, but a number or a text in it is out of bounds.
     #[error("the answer of `{hook}` cannot be executed: {bad}")]
     BadValue {
         /// Where.
@@ -158,7 +166,7 @@ pub enum Fault {
 }
 
 /// All that [`Fault::kind`] can say, for tables of counters.
-pub const FAULT_KINDS: [&str; 11] = [
+pub const FAULT_KINDS: [&str; 12] = [
     "trap",
     "cpu-deadline",
     "wall-deadline",
@@ -166,6 +174,7 @@ pub const FAULT_KINDS: [&str; 11] = [
     "table",
     "stack",
     "bad-answer",
+    "bad-row",
     "bad-value",
     "impure",
     "busy",
@@ -187,10 +196,11 @@ impl Fault {
             Self::Table { .. } => 4,
             Self::Stack { .. } => 5,
             Self::BadAnswer { .. } => 6,
-            Self::BadValue { .. } => 7,
-            Self::Impure { .. } => 8,
-            Self::Busy { .. } => 9,
-            Self::Expired { .. } => 10,
+            Self::BadRow { .. } => 7,
+            Self::BadValue { .. } => 8,
+            Self::Impure { .. } => 9,
+            Self::Busy { .. } => 10,
+            Self::Expired { .. } => 11,
         }
     }
 
@@ -204,6 +214,7 @@ impl Fault {
             | Self::Table { hook, .. }
             | Self::Stack { hook, .. }
             | Self::BadAnswer { hook, .. }
+            | Self::BadRow { hook, .. }
             | Self::BadValue { hook, .. }
             | Self::Impure { hook, .. }
             | Self::Busy { hook, .. }
@@ -214,6 +225,17 @@ impl Fault {
     /// Two answers to the same question; they are cut, since a guest may have written much.
     pub(crate) fn impure(hook: Hook, first: &str, again: &str) -> Self {
         Self::Impure { hook, first: shown(first), again: shown(again) }
+    }
+
+    /// An answer that is a value, and cannot be executed.
+    pub(crate) fn bad_verdict(hook: Hook, bad: BadVerdict) -> Self {
+        if bad.is_of_a_row() { Self::BadRow { hook, bad } } else { Self::BadValue { hook, bad } }
+    }
+
+    /// Whether it counts against the policy. The bound by the clock does, whatever the machine: a call that takes
+    /// microseconds is never asked for its time twice, so only one that runs on for long ever meets it.
+    pub fn speaks_of_the_policy(&self) -> bool {
+        !matches!(self, Self::Busy { .. } | Self::Expired { .. })
     }
 
     /// Whether it says more about the machine than about the policy, so that trying again makes sense.

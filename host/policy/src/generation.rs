@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::policy::Policy;
+use crate::succession::Succession;
 
 /// All policies in force at one moment. A request takes one and keeps it for its whole life.
 #[derive(Debug)]
@@ -11,21 +12,71 @@ pub struct Generation {
     /// Counts up from 1 with each swap.
     pub number: u64,
     default: String,
+    /// Those that decide.
     policies: BTreeMap<String, Arc<Policy>>,
+    /// All there are, those put aside among them.
+    known: BTreeMap<String, Succession<Policy>>,
 }
 
 impl Generation {
-    pub(crate) fn new(number: u64, default: String, policies: BTreeMap<String, Arc<Policy>>) -> Self {
-        Self { number, default, policies }
+    /// The one before the first: no policy yet.
+    pub(crate) fn nothing(default: String) -> Self {
+        Self { number: 0, default, policies: BTreeMap::new(), known: BTreeMap::new() }
+    }
+
+    /// The one after this, when these are the versions of the files.
+    pub(crate) fn then(&self, newest: BTreeMap<String, Arc<Policy>>) -> Self {
+        let follow = |(name, policy): (String, Arc<Policy>)| {
+            let succession = match self.known.get(&name) {
+                Some(before) => before.then(policy),
+                None => Succession::first(policy),
+            };
+            (name, succession)
+        };
+        let known: BTreeMap<_, _> = newest.into_iter().map(follow).collect();
+        let deciding = |(name, succession): (&String, &Succession<Policy>)| {
+            succession.deciding().map(|policy| (name.clone(), Arc::clone(policy)))
+        };
+        Self {
+            number: self.number + 1,
+            default: self.default.clone(),
+            policies: known.iter().filter_map(deciding).collect(),
+            known,
+        }
+    }
+
+    /// The versions of the files, those put aside among them.
+    pub(crate) fn newest(&self) -> BTreeMap<String, Arc<Policy>> {
+        let newest = |(name, succession): (&String, &Succession<Policy>)| {
+            (name.clone(), Arc::clone(succession.newest()))
+        };
+        self.known.iter().map(newest).collect()
+    }
+
+    /// Whether there is a version of this name, put aside or not.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.known.contains_key(name)
     }
 
     pub(crate) fn by_name(&self) -> &BTreeMap<String, Arc<Policy>> {
         &self.policies
     }
 
-    /// The policy of this name, which is its file's name without `.wasm`.
+    /// Versions that are kept to take over.
+    pub(crate) fn in_reserve(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.known.values().filter_map(Succession::in_reserve)
+    }
+
+    /// The policy of this name, which is its file's name without `.wasm`. While the file's version is put aside, it is
+    /// the last good one; `None` then means the built-in default.
     pub fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
         self.policies.get(name)
+    }
+
+    /// The version of the file of this name, if another decides in its place because it failed too often.
+    pub fn put_aside(&self, name: &str) -> Option<&Arc<Policy>> {
+        let newest = self.known.get(name)?.newest();
+        self.policies.get(name).is_none_or(|deciding| !Arc::ptr_eq(deciding, newest)).then_some(newest)
     }
 
     /// The policy that decides where no binding names another; `None` means the built-in default.
@@ -38,12 +89,12 @@ impl Generation {
         &self.default
     }
 
-    /// Names, in order.
+    /// Names of those that decide, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.policies.keys().map(String::as_str)
     }
 
-    /// Policies, in the order of their names.
+    /// Policies that decide, in the order of their names.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.policies.values()
     }

@@ -10,6 +10,7 @@ use crate::cache::ComponentCache;
 use crate::engine::PolicyEngine;
 use crate::folder::{self, Found};
 use crate::generation::Generation;
+use crate::in_force::InForce;
 use crate::limits::{Limits, POLICIES_MAX};
 use crate::load::load;
 use crate::load_error::{LoadError, OpenError, Refusal};
@@ -17,7 +18,6 @@ use crate::observer::Observer;
 use crate::policy::Policy;
 use crate::records::{Record, Records};
 use crate::status::{CacheStatus, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
-use crate::superseded::Superseded;
 use crate::watch::{self, Watcher};
 
 /// Most looks at the folder before a generation comes into force. Files that change while others are read are looked
@@ -43,7 +43,7 @@ pub struct PolicyHost {
     config: HostConfig,
     engine: Arc<PolicyEngine>,
     observer: Arc<dyn Observer>,
-    current: ArcSwap<Generation>,
+    in_force: Arc<InForce>,
     /// What people are told, as of the last look at the folder; for calls and faults it asks the policies.
     told: ArcSwap<Vec<Told>>,
     /// Held for as long as one look at the folder takes; never by a request.
@@ -52,7 +52,6 @@ pub struct PolicyHost {
 
 struct State {
     records: Records<Policy>,
-    superseded: Superseded,
     /// So that the same trouble with the folder is told once.
     folder_error: Option<String>,
 }
@@ -81,13 +80,13 @@ impl PolicyHost {
             .clone()
             .map(|folder| ComponentCache::new(folder, &engine.engine, &config.limits, Arc::clone(&observer)));
         let records = Records::new(config.default.clone());
-        let nothing = Generation::new(0, config.default.clone(), records.policies());
+        let nothing = Generation::nothing(config.default.clone());
         let host = Self {
             engine: Arc::new(engine),
+            in_force: Arc::new(InForce::new(nothing, Arc::clone(&observer))),
             observer,
-            current: ArcSwap::from_pointee(nothing),
             told: ArcSwap::default(),
-            records: Mutex::new(State { records, superseded: Superseded::default(), folder_error: None }),
+            records: Mutex::new(State { records, folder_error: None }),
             config,
         };
         host.reload();
@@ -101,17 +100,18 @@ impl PolicyHost {
 
     /// The policies in force. Take it once for a request.
     pub fn generation(&self) -> Arc<Generation> {
-        self.current.load_full()
+        self.in_force.load()
     }
 
     /// All policies, in the order of their names.
     pub fn status(&self) -> Vec<PolicyStatus> {
+        let generation = self.generation();
         let now = |told: &Told| {
-            let (calls, faults) = told
-                .policy
-                .as_ref()
-                .map_or_else(Default::default, |policy| (policy.calls(), policy.faults()));
-            PolicyStatus { calls, faults, ..told.status.clone() }
+            let mut status = told.status.clone();
+            if let Some(policy) = &told.policy {
+                status.as_of_now(policy, &generation);
+            }
+            status
         };
         self.told.load().iter().map(now).collect()
     }
@@ -130,32 +130,28 @@ impl PolicyHost {
             Err(error) => return self.folder_refused(&mut state, &error),
         };
         state.folder_error = None;
-        let number = self.current.load().number + 1;
-        let Looks { mut outcome, untold } =
-            self.look_until_still(&mut found, seen, number, &mut state.records);
+        let before = self.generation();
+        let Looks { mut outcome, untold } = self.look_until_still(&mut found, seen, &mut state.records);
         for (name, error) in untold {
             self.observer.refused(&name, &error, state.records.is_in_force(&name));
             outcome.refused.push((name, error.to_string()));
         }
-        let mut set_changed = !outcome.loaded.is_empty() || number == 1;
+        let mut set_changed = !outcome.loaded.is_empty() || before.number == 0;
         for removed in state.records.keep_only(&found) {
-            set_changed |= self.current.load().policy(&removed.name).is_some() && !removed.kept;
+            set_changed |= before.knows(&removed.name) && !removed.kept;
             self.observer.removed(&removed.name, removed.kept);
             outcome.removed.push(removed.name);
         }
         if set_changed {
-            let policies = state.records.policies();
-            let generation = Arc::new(Generation::new(number, self.config.default.clone(), policies));
-            let old = self.current.swap(Arc::clone(&generation));
-            state.superseded.swap(old.by_name(), generation.by_name());
-            self.observer.swapped(&generation);
+            let number = self.in_force.swap(state.records.policies());
+            state.records.swapped(number);
         }
         self.told.store(Arc::new(self.tell(&state.records)));
         if let Some(cache) = &self.engine.cache {
             cache.write_down();
         }
         outcome.swapped = set_changed;
-        outcome.generation = self.current.load().number;
+        outcome.generation = self.generation().number;
         outcome
     }
 
@@ -178,7 +174,7 @@ impl PolicyHost {
             self.observer.folder_refused(error);
             state.folder_error = Some(message.clone());
         }
-        let generation = self.current.load().number;
+        let generation = self.generation().number;
         ReloadOutcome {
             generation,
             folder_error: Some(format!("{message}; {}", error.cure())),
@@ -191,13 +187,12 @@ impl PolicyHost {
         &self,
         found: &mut Vec<Found>,
         mut seen: Option<Vec<folder::Fingerprint>>,
-        number: u64,
         records: &mut Records<Policy>,
     ) -> Looks {
         let mut looks = Looks::default();
         for looks_left in (0..LOOKS_MAX).rev() {
             for (index, found) in found.iter().enumerate() {
-                self.look_at(found, index, number, records, &mut looks);
+                self.look_at(found, index, records, &mut looks);
             }
             let now = folder::fingerprint(&self.config.folder);
             if looks_left == 0 || now == seen {
@@ -212,14 +207,7 @@ impl PolicyHost {
         looks
     }
 
-    fn look_at(
-        &self,
-        found: &Found,
-        index: usize,
-        number: u64,
-        records: &mut Records<Policy>,
-        looks: &mut Looks,
-    ) {
+    fn look_at(&self, found: &Found, index: usize, records: &mut Records<Policy>, looks: &mut Looks) {
         let contents = if index < POLICIES_MAX {
             folder::read(found)
         } else {
@@ -241,7 +229,8 @@ impl PolicyHost {
         match result {
             Ok(loaded) => {
                 self.observer.loaded(&loaded.policy);
-                records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy), number);
+                loaded.policy.answer_to(Arc::downgrade(&self.in_force));
+                records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy));
                 looks.untold.remove(&found.name);
                 if !looks.outcome.loaded.contains(&found.name) {
                     looks.outcome.loaded.push(found.name.clone());
@@ -288,7 +277,7 @@ impl PolicyHost {
             status.bytes = Some(policy.bytes());
             status.compile_ms = Some(policy.compile_ms());
             status.code = Some(policy.code());
-            status.generation_since = Some(in_force.since_generation);
+            status.generation_since = in_force.since_generation;
         }
         Told { status, policy: record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy)) }
     }
@@ -310,6 +299,7 @@ fn blank(name: &str, is_default: bool, state: PolicyState, file: String) -> Poli
         file,
         file_modified_ms: None,
         refusal: None,
+        put_aside: None,
         calls: 0,
         faults: Default::default(),
     }

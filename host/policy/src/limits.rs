@@ -18,6 +18,10 @@ pub const LIVE_GENERATIONS_MAX: usize = 16;
 const IDLE_INSTANCES_MAX: usize = 8;
 /// Fewest: the trial needs two.
 const IDLE_INSTANCES_MIN: usize = 2;
+/// How long a call waits for an instance when as many are busy as there may be. An ordinary call takes microseconds, so
+/// one comes back well within this; where none does, all are in calls that spend their budgets, and a data thread has
+/// better things to do than to stand behind them: the default decides.
+pub(crate) const INSTANCE_WAIT: Duration = Duration::from_millis(1);
 /// A new instance may take one part in so many of a decision's CPU time, so that the call has the rest.
 const SET_UP_SHARE: u32 = 2;
 /// Page of a WASM memory, bytes.
@@ -44,7 +48,7 @@ pub struct Limits {
     /// Text and lists of one answer together.
     pub text_bytes: usize,
     /// Instances of one policy at a time, warm and busy. Calls are synchronous, so more than the number of
-    /// calling threads is never needed; beyond it a call is refused as busy.
+    /// calling threads is never needed; beyond it a call waits for a millisecond, and is then refused as busy.
     pub instances_per_policy: u32,
     /// Instances of all policies together, older generations included. Each reserves 4 GiB of address space,
     /// of which it uses only what it touches.

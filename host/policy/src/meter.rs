@@ -40,6 +40,11 @@ impl Timer {
         Self { budget, began: None }
     }
 
+    /// Counts from an earlier moment.
+    pub(crate) fn begun(budget: Budget, (cpu, clock): (Duration, Duration)) -> Self {
+        Self { budget, began: Some((cpu, clock)) }
+    }
+
     /// Counts from now on, unless it does already.
     pub(crate) fn begin(&mut self, cpu: Duration, clock: Duration) {
         self.began.get_or_insert((cpu, clock));

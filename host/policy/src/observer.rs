@@ -5,6 +5,7 @@ use crate::fault::Fault;
 use crate::generation::Generation;
 use crate::load_error::{LoadError, OpenError};
 use crate::policy::Policy;
+use crate::standing::PutAside;
 
 /// Told what happens to policies. Called on the thread where it happens: return soon, never block.
 pub trait Observer: Send + Sync {
@@ -23,6 +24,11 @@ pub trait Observer: Send + Sync {
     /// New requests are decided by this generation from now on.
     fn swapped(&self, generation: &Generation) {
         let _ = generation;
+    }
+    /// A policy failed too often and decides no more; told once. `instead` is its last good version, which takes over;
+    /// `None` means that the built-in default does.
+    fn put_aside(&self, policy: &Policy, why: &PutAside, instead: Option<&Policy>) {
+        let _ = (policy, why, instead);
     }
     /// The folder itself cannot be used; all policies stay as they are.
     fn folder_refused(&self, error: &OpenError) {

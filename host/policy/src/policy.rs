@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -13,13 +12,17 @@ use sluice_core::verdict::{Description, Renewal, Retention, Verdict};
 
 use crate::clock;
 use crate::engine::PolicyEngine;
-use crate::fault::{FAULT_KINDS, Fault, Hook};
+use crate::fault::{Fault, Hook};
+use crate::in_force::InForce;
 use crate::instance::{Instance, Template};
-use crate::limits::Limits;
+use crate::limits::{INSTANCE_WAIT, Limits};
 use crate::meter::Timer;
 use crate::observer::Observer;
+use crate::re_run;
+use crate::standing::{PutAside, Standing};
 use crate::status::CodeFrom;
-use crate::warm::{Leased, Warm};
+use crate::succession::Judged;
+use crate::warm::{Free, Leased, Place, Warm};
 
 /// What a policy is, beside its code.
 #[derive(Debug, Clone)]
@@ -52,8 +55,9 @@ pub struct Policy {
     warm: Warm<Instance>,
     /// CPU time that making one instance takes.
     set_up_cpu: Duration,
-    calls: AtomicU64,
-    faults: [AtomicU64; FAULT_KINDS.len()],
+    standing: Standing,
+    /// Where another takes over if this one is put aside; a file that is only checked has none.
+    in_force: OnceLock<Weak<InForce>>,
     observer: Arc<dyn Observer>,
     /// Last, so that deadlines tick as long as there is an instance.
     _engine: Arc<PolicyEngine>,
@@ -80,8 +84,8 @@ impl Policy {
             template: ArcSwapOption::from_pointee(ready.template),
             warm,
             set_up_cpu: ready.set_up_cpu,
-            calls: AtomicU64::new(0),
-            faults: Default::default(),
+            standing: Standing::default(),
+            in_force: OnceLock::new(),
             observer,
             _engine: engine,
         }
@@ -90,6 +94,17 @@ impl Policy {
     /// A newer version decides: no instance stays idle. Requests that took this one are still answered.
     pub(crate) fn retire(&self) {
         self.warm.retire();
+    }
+
+    /// It decides again, in the place of a version that was put aside.
+    pub(crate) fn resume(&self) {
+        self.warm.resume();
+    }
+
+    /// Has another take over here if it is put aside.
+    pub(crate) fn answer_to(&self, in_force: Weak<InForce>) {
+        // It never moves to another host.
+        let _ = self.in_force.set(in_force);
     }
 
     /// The version was replaced so long ago that its compiled code goes too. Needs `retire` before.
@@ -139,13 +154,17 @@ impl Policy {
 
     /// Calls so far.
     pub fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
+        self.standing.calls()
     }
 
     /// Faults so far by kind; kinds that never happened are left out.
     pub fn faults(&self) -> BTreeMap<&'static str, u64> {
-        let counts = self.faults.iter().map(|count| count.load(Ordering::Relaxed));
-        FAULT_KINDS.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
+        self.standing.faults()
+    }
+
+    /// Why it decides no more, if it failed too often.
+    pub fn put_aside(&self) -> Option<&PutAside> {
+        self.standing.put_aside()
     }
 
     /// Where a request runs. The answer checks out against the facts.
@@ -190,17 +209,24 @@ impl Policy {
         ask: impl Fn(&mut Instance, Timer) -> Result<A, Fault>,
         check: impl Fn(&A) -> Result<(), BadVerdict>,
     ) -> Result<A, Fault> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        let one_in = u64::from(self.limits.recheck_one_in);
-        let answer = self.answer(hook, one_in > 0 && number.is_multiple_of(one_in), ask, check);
+        let number = self.standing.call();
+        let answer = self.answer(hook, re_run::is_due(number, self.limits.recheck_one_in), ask, check);
         if let Err(fault) = &answer {
-            self.faults[fault.index()].fetch_add(1, Ordering::Relaxed);
-            self.observer.fault(self.name(), fault);
+            self.failed(fault);
         }
         answer
     }
 
-    /// All that runs here shares one budget: a request waits for all of it.
+    #[cold]
+    fn failed(&self, fault: &Fault) {
+        self.observer.fault(self.name(), fault);
+        if self.standing.fault(fault, clock::unix_ms)
+            && let Some(in_force) = self.in_force.get().and_then(Weak::upgrade)
+        {
+            in_force.put_aside(self);
+        }
+    }
+
     fn answer<A: PartialEq + Debug>(
         &self,
         hook: Hook,
@@ -208,18 +234,17 @@ impl Policy {
         ask: impl Fn(&mut Instance, Timer) -> Result<A, Fault>,
         check: impl Fn(&A) -> Result<(), BadVerdict>,
     ) -> Result<A, Fault> {
+        // Only for the second run: the first has the same time as a call that is not run again.
+        let began = recheck.then(|| (clock::thread_cpu(), clock::monotonic()));
         let mut timer = Timer::from_first_tick(self.limits.decision());
-        if recheck {
-            timer.begin(clock::thread_cpu(), clock::monotonic());
-        }
         let mut leased = match self.warm.take() {
             Some(leased) => leased,
-            None => self.start(hook, &mut timer)?,
+            None => self.obtain(hook, &mut timer)?,
         };
         let answer = ask(&mut leased.instance, timer)?;
-        check(&answer).map_err(|bad| Fault::BadValue { hook, bad })?;
-        if recheck {
-            self.recheck(hook, &answer, timer, ask)?;
+        check(&answer).map_err(|bad| Fault::bad_verdict(hook, bad))?;
+        if let Some(began) = began {
+            self.recheck(hook, &answer, Timer::begun(self.limits.decision(), began), ask)?;
         }
         // Only here: whatever faulted is dropped, since a trapped instance cannot be entered again and a
         // confused one should not be.
@@ -227,7 +252,8 @@ impl Policy {
         Ok(answer)
     }
 
-    /// Runs the same call on a fresh instance: state kept between calls shows as another answer.
+    /// Runs the same call on a fresh instance: state kept between calls shows as another answer. Both runs share one
+    /// budget, since a request waits for both; a second run that would not fit in is left out.
     fn recheck<A: PartialEq + Debug>(
         &self,
         hook: Hook,
@@ -238,12 +264,14 @@ impl Policy {
         if !timer.fits_again(self.set_up_cpu, clock::thread_cpu(), clock::monotonic()) {
             return Ok(());
         }
-        let again = self.start(hook, &mut timer).and_then(|mut leased| {
+        let Some(place) = self.warm.place() else { return Ok(()) };
+        let again = self.start(hook, place, &mut timer).and_then(|mut leased| {
             let again = ask(&mut leased.instance, timer)?;
             Ok((again, leased))
         });
         let again = match again {
             Ok((again, leased)) if again == *first => {
+                self.standing.re_run();
                 self.warm.put_back(leased);
                 return Ok(());
             }
@@ -252,16 +280,33 @@ impl Policy {
             Ok((again, _)) => format!("{again:?}"),
             Err(fault) => fault.to_string(),
         };
+        self.standing.re_run();
         // What keeps state may have kept it in any of them.
         self.warm.clear();
         Err(Fault::impure(hook, &format!("{first:?}"), &again))
     }
 
-    fn start(&self, hook: Hook, timer: &mut Timer) -> Result<Leased<'_, Instance>, Fault> {
+    /// An instance where none is idle: a new one, or the next that comes back.
+    fn obtain(&self, hook: Hook, timer: &mut Timer) -> Result<Leased<'_, Instance>, Fault> {
+        if let Some(place) = self.warm.place() {
+            return self.start(hook, place, timer);
+        }
+        timer.begin(clock::thread_cpu(), clock::monotonic());
+        match self.warm.wait(INSTANCE_WAIT) {
+            Some(Free::Instance(leased)) => Ok(leased),
+            Some(Free::Place(place)) => self.start(hook, place, timer),
+            None => Err(Fault::Busy { hook, limit: self.limits.instances_per_policy }),
+        }
+    }
+
+    fn start<'a>(
+        &'a self,
+        hook: Hook,
+        place: Place<'a, Instance>,
+        timer: &mut Timer,
+    ) -> Result<Leased<'a, Instance>, Fault> {
         let limits = &self.limits;
         let template = self.template.load_full().ok_or(Fault::Expired { hook })?;
-        let limit = limits.instances_per_policy;
-        let place = self.warm.place().ok_or(Fault::Busy { hook, limit })?;
         timer.begin(clock::thread_cpu(), clock::monotonic());
         let mut instance = Instance::start(&template, *timer, limits)?;
         if let Err(again) = instance.configure(&self.identity.settings, *timer, limits)? {
@@ -269,5 +314,11 @@ impl Policy {
             return Err(Fault::impure(Hook::Configure, "ok", &again));
         }
         Ok(place.filled(instance))
+    }
+}
+
+impl Judged for Policy {
+    fn is_put_aside(&self) -> bool {
+        self.put_aside().is_some()
     }
 }

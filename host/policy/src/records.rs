@@ -15,7 +15,8 @@ pub(crate) struct InForce<P> {
     pub(crate) policy: Arc<P>,
     /// Of the files it was made from.
     pub(crate) key: String,
-    pub(crate) since_generation: u64,
+    /// Once it is part of one.
+    pub(crate) since_generation: Option<u64>,
 }
 
 /// The newest files, when they did not become a policy.
@@ -89,10 +90,17 @@ impl<P> Records<P> {
     }
 
     /// The files became a policy.
-    pub(crate) fn accept(&mut self, found: &Found, key: String, policy: Arc<P>, since_generation: u64) {
+    pub(crate) fn accept(&mut self, found: &Found, key: String, policy: Arc<P>) {
         let record = self.touch(found);
-        record.in_force = Some(InForce { policy, key, since_generation });
+        record.in_force = Some(InForce { policy, key, since_generation: None });
         record.refused = None;
+    }
+
+    /// The policies that came since the last one are part of this generation.
+    pub(crate) fn swapped(&mut self, generation: u64) {
+        for in_force in self.by_name.values_mut().filter_map(|record| record.in_force.as_mut()) {
+            in_force.since_generation.get_or_insert(generation);
+        }
     }
 
     /// The files did not become a policy. Says whether that is news: more pieces of a slow copy are not.
@@ -168,7 +176,8 @@ mod tests {
     fn with_a_in_force() -> Records<&'static str> {
         let mut records = Records::new("a".to_owned());
         assert!(records.see(&found("a"), "key 1"));
-        records.accept(&found("a"), "key 1".to_owned(), Arc::new("a 1"), 1);
+        records.accept(&found("a"), "key 1".to_owned(), Arc::new("a 1"));
+        records.swapped(1);
         records
     }
 
@@ -178,6 +187,17 @@ mod tests {
         assert!(!records.see(&found("a"), "key 1"));
         assert!(records.see(&found("a"), "key 2"));
         assert!(records.see(&found("b"), "key 1"));
+    }
+
+    #[test]
+    fn each_keeps_the_generation_that_it_came_with() {
+        let mut records = with_a_in_force();
+        records.accept(&found("b"), "key 1".to_owned(), Arc::new("b 1"));
+        records.swapped(5);
+        records.swapped(6);
+        let since =
+            |record: &Record<_>| record.in_force.as_ref().and_then(|in_force| in_force.since_generation);
+        assert_eq!(records.iter().map(|(_, record)| since(record)).collect::<Vec<_>>(), [Some(1), Some(5)]);
     }
 
     #[test]
@@ -217,7 +237,7 @@ mod tests {
     #[test]
     fn removing_spares_the_default() {
         let mut records = with_a_in_force();
-        records.accept(&found("b"), "key".to_owned(), Arc::new("b 1"), 1);
+        records.accept(&found("b"), "key".to_owned(), Arc::new("b 1"));
         let removed = records.keep_only(&[]);
         let expected =
             [("a", true), ("b", false)].map(|(name, kept)| Removed { name: name.to_owned(), kept });

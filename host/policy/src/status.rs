@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::generation::Generation;
+use crate::policy::Policy;
+use crate::standing::PutAside;
+
 /// Whether a policy decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -14,6 +18,8 @@ pub enum PolicyState {
     Refused,
     /// Its file is gone, but it is the default, so its last good version goes on deciding.
     RemovedButBound,
+    /// It failed too often: its last good version decides, or else the built-in default.
+    PutAside,
     /// It is the default, but there never was such a file: the built-in default decides.
     Missing,
 }
@@ -25,6 +31,7 @@ impl PolicyState {
             Self::Loaded => "loaded",
             Self::Refused => "refused",
             Self::RemovedButBound => "removed-but-bound",
+            Self::PutAside => "put-aside",
             Self::Missing => "missing",
         }
     }
@@ -66,6 +73,27 @@ pub struct RefusalStatus {
     pub message: String,
 }
 
+/// That a policy failed too often, and who decides instead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PutAsideStatus {
+    /// The sentence for people.
+    pub message: String,
+    /// Why and when.
+    #[serde(flatten)]
+    pub why: PutAside,
+    /// The last good version; `None` means the built-in default.
+    pub instead: Option<DecidesInstead>,
+}
+
+/// The version that took over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DecidesInstead {
+    /// The version that it states.
+    pub version: String,
+    /// SHA-256 of its file, hexadecimal.
+    pub digest: String,
+}
+
 /// One policy, for people.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyStatus {
@@ -97,10 +125,30 @@ pub struct PolicyStatus {
     pub file_modified_ms: Option<u64>,
     /// Why the newest file is not in force.
     pub refusal: Option<RefusalStatus>,
+    /// Why the version in the file does not decide although it was loaded.
+    pub put_aside: Option<PutAsideStatus>,
     /// Calls of this version.
     pub calls: u64,
     /// Faults of this version by kind; kinds that never happened are left out.
     pub faults: BTreeMap<&'static str, u64>,
+}
+
+impl PolicyStatus {
+    /// With what the policy did up to now, while this generation decides.
+    pub(crate) fn as_of_now(&mut self, policy: &Policy, generation: &Generation) {
+        (self.calls, self.faults) = (policy.calls(), policy.faults());
+        let Some(why) = policy.put_aside() else { return };
+        let instead = generation.policy(&self.name).filter(|deciding| deciding.put_aside().is_none());
+        self.state = PolicyState::PutAside;
+        self.put_aside = Some(PutAsideStatus {
+            message: why.to_string(),
+            why: why.clone(),
+            instead: instead.map(|deciding| DecidesInstead {
+                version: deciding.version().to_owned(),
+                digest: deciding.digest().to_owned(),
+            }),
+        });
+    }
 }
 
 /// What one look at the folder changed.

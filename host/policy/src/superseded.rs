@@ -1,8 +1,9 @@
 //! The policies that newer versions replaced, for as long as their requests may still ask them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
+use crate::generation::Generation;
 use crate::limits::LIVE_GENERATIONS_MAX;
 use crate::policy::Policy;
 
@@ -14,18 +15,33 @@ pub(crate) struct Superseded {
 
 impl Superseded {
     /// Notes a swap from `old` to `new`: what it replaced keeps no instance, and what was replaced too many
-    /// swaps ago answers no more.
-    pub(crate) fn swap(&mut self, old: &BTreeMap<String, Arc<Policy>>, new: &BTreeMap<String, Arc<Policy>>) {
+    /// swaps ago answers no more, unless it is kept to take over or decides again.
+    pub(crate) fn swap(&mut self, old: &Generation, new: &Generation) {
+        let (old, by_name) = (old.by_name(), new.by_name());
         let stays =
-            |name: &str, policy: &Arc<Policy>| new.get(name).is_some_and(|new| Arc::ptr_eq(new, policy));
+            |name: &str, policy: &Arc<Policy>| by_name.get(name).is_some_and(|new| Arc::ptr_eq(new, policy));
         let replaced: Vec<_> =
             old.iter().filter(|(name, policy)| !stays(name, policy)).map(|(_, policy)| policy).collect();
         replaced.iter().for_each(|policy| policy.retire());
-        self.swaps.push_back(replaced.into_iter().map(Arc::downgrade).collect());
+        let mut replaced: Vec<_> = replaced.into_iter().map(Arc::downgrade).collect();
         // The one in force is the one more.
-        while self.swaps.len() >= LIVE_GENERATIONS_MAX {
-            let expired = self.swaps.pop_front().unwrap_or_default();
-            expired.iter().filter_map(Weak::upgrade).for_each(|policy| policy.expire());
+        while self.swaps.len() + 1 >= LIVE_GENERATIONS_MAX {
+            for policy in self.swaps.pop_front().unwrap_or_default().iter().filter_map(Weak::upgrade) {
+                let is_it = |other: &Arc<Policy>| Arc::ptr_eq(other, &policy);
+                let weak = Arc::downgrade(&policy);
+                let noted_again =
+                    self.swaps.iter().flatten().chain(&replaced).any(|other| other.ptr_eq(&weak));
+                // One that decides again is noted when it is replaced again.
+                if noted_again || new.policies().any(is_it) {
+                    continue;
+                }
+                if new.in_reserve().any(is_it) {
+                    replaced.push(weak);
+                } else {
+                    policy.expire();
+                }
+            }
         }
+        self.swaps.push_back(replaced);
     }
 }

@@ -74,7 +74,7 @@ fn answer(case: &Case, instance: &mut Instance, limits: &Limits) -> Result<Trial
 fn checked(case: &Case, answer: TrialAnswer) -> Result<TrialRow, Refusal> {
     let hook = hook(&case.question);
     check(&case.question, &answer)
-        .map_err(|bad| Refusal::Trial { case: case.name, fault: Fault::BadValue { hook, bad } })?;
+        .map_err(|bad| Refusal::Trial { case: case.name, fault: Fault::bad_verdict(hook, bad) })?;
     Ok(TrialRow { case: case.name, hook, answer })
 }
 

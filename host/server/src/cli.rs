@@ -154,7 +154,8 @@ pub enum Policy {
     /// List the policies of a running host: which are in force, which were refused and why.
     ///
     /// States: `loaded`; `refused` (the file cannot be used, and no older version is in force); `missing` (the
-    /// configured policy has no file, the built-in default decides); `removed-but-bound` (the deciding policy's file
+    /// configured policy has no file, the built-in default decides); `put-aside` (it failed in more than 1% of its last
+    /// 1,000 calls: its last good version decides, else the built-in default); `removed-but-bound` (the deciding policy's file
     /// is gone, its last good version stays in force).
     List(PolicyList),
     /// Do to policy files all that the host does before it puts them in force, and tell what came of it.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_policy::{CacheUse, Fault, Generation, LoadError, Observer, OpenError, Policy};
+use sluice_policy::{CacheUse, Fault, Generation, LoadError, Observer, OpenError, Policy, PutAside};
 
 use crate::telemetry::Telemetry;
 
@@ -61,6 +61,21 @@ impl Observer for PolicyEvents {
     fn swapped(&self, generation: &Generation) {
         self.telemetry.metrics.swapped(generation.number);
         tracing::info!(generation = generation.number, "policies in force");
+    }
+
+    fn put_aside(&self, policy: &Policy, why: &PutAside, instead: Option<&Policy>) {
+        let name = policy.name();
+        self.telemetry.metrics.put_aside(name);
+        let instead = match instead {
+            Some(good) => format!("its last good version {} ({:.12})", good.version(), good.digest()),
+            None => "the built-in default".to_owned(),
+        };
+        tracing::error!(
+            policy = name,
+            version = policy.version(),
+            digest = policy.digest().get(..12),
+            "policy put aside, {instead} decides instead: {why}"
+        );
     }
 
     fn folder_refused(&self, error: &OpenError) {

@@ -134,7 +134,12 @@ fn ready(app: &App) -> Response<ResponseBody> {
         "ready": serves,
         "draining": app.is_draining(),
         "pools": pools,
-        "policy": {"wanted": wanted, "in_force": in_force, "generation": generation.number},
+        "policy": {
+            "wanted": wanted,
+            "in_force": in_force,
+            "put_aside": wanted != BUILTIN && generation.put_aside(wanted).is_some(),
+            "generation": generation.number,
+        },
     });
     let status = if serves { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json_response(status, body.to_string())

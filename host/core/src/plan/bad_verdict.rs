@@ -110,6 +110,23 @@ pub enum BadVerdict {
 }
 
 impl BadVerdict {
+    /// Whether it is about which worker was chosen, rather than about a number or a text.
+    pub fn is_of_a_row(&self) -> bool {
+        match self {
+            Self::NoSuchRow { .. }
+            | Self::WrongRole { .. }
+            | Self::Draining { .. }
+            | Self::GroupsDiffer { .. }
+            | Self::PushWithoutDecode { .. } => true,
+            Self::RejectionStatus { .. }
+            | Self::RejectionMessage { .. }
+            | Self::Reason { .. }
+            | Self::Hints { .. }
+            | Self::HoldTime { .. }
+            | Self::HeartbeatInterval { .. } => false,
+        }
+    }
+
     /// A short name for counting.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_core::facts::{Facts, Prefilled};
 use sluice_core::testing;
-use sluice_policy::{Fault, HostConfig, Limits, LoadError, Observer, PolicyHost};
+use sluice_policy::{Fault, HostConfig, Limits, LoadError, Observer, Policy, PolicyHost, PutAside};
 use wit_parser::Resolve;
 
 /// What the text guest does when `seed` has this value; no trial case has so small a seed.
@@ -159,7 +159,7 @@ impl Log {
 }
 
 impl Observer for Log {
-    fn loaded(&self, policy: &sluice_policy::Policy) {
+    fn loaded(&self, policy: &Policy) {
         self.note(format!("loaded {}", policy.name()));
     }
 
@@ -182,6 +182,11 @@ impl Observer for Log {
 
     fn cache(&self, used: &sluice_policy::CacheUse) {
         self.note(format!("cache {}", used.name()));
+    }
+
+    fn put_aside(&self, policy: &Policy, _: &PutAside, instead: Option<&Policy>) {
+        let instead = instead.map_or("the built-in default", |policy| &policy.digest()[..12]);
+        self.note(format!("put aside {} for {instead}", policy.name()));
     }
 
     fn fault(&self, policy: &str, fault: &Fault) {

@@ -143,8 +143,8 @@ fn guests_that_misbehave_on_trial() {
     for (name, kind) in [
         ("trap-route", "trap"),
         ("endless-route", "cpu-deadline"),
-        ("bad-row", "bad-value"),
-        ("wrong-role", "bad-value"),
+        ("bad-row", "bad-row"),
+        ("wrong-role", "bad-row"),
         ("impure", "impure"),
     ] {
         let (reason, sentence) = refusal_of(&guest::built("guests", name), None);

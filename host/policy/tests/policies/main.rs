@@ -5,5 +5,6 @@ mod cache;
 mod calls;
 mod guest;
 mod load;
+mod put_aside;
 mod reload;
 mod watch;

@@ -64,6 +64,21 @@ struct Listed {
     faults: BTreeMap<String, u64>,
     #[serde(default)]
     refusal: Option<Refusal>,
+    #[serde(default)]
+    put_aside: Option<PutAside>,
+}
+
+#[derive(Deserialize)]
+struct PutAside {
+    message: String,
+    #[serde(default)]
+    instead: Option<Instead>,
+}
+
+#[derive(Deserialize)]
+struct Instead {
+    version: String,
+    digest: String,
 }
 
 #[derive(Deserialize)]
@@ -95,7 +110,7 @@ fn list(admin: SocketAddr) -> Result<ExitCode, String> {
 
 fn shown_state(policy: &Listed) -> String {
     match (policy.state.as_str(), &policy.refusal) {
-        ("loaded", Some(_)) => "loaded, newer file refused".to_owned(),
+        (state @ ("loaded" | "put-aside"), Some(_)) => format!("{state}, newer file refused"),
         (state, _) => state.to_owned(),
     }
 }
@@ -109,6 +124,24 @@ fn shown_code(policy: &Listed) -> String {
 }
 
 fn why(policy: &Listed) -> String {
+    let aside = policy.put_aside.as_ref().map(why_aside);
+    let others = why_otherwise(policy);
+    match aside {
+        Some(aside) if policy.refusal.is_some() => format!("{aside}; the newer file: {others}"),
+        Some(aside) => aside,
+        None => others,
+    }
+}
+
+fn why_aside(aside: &PutAside) -> String {
+    let instead = match &aside.instead {
+        Some(good) => format!("its last good version {} ({:.12})", good.version, good.digest),
+        None => "the built-in default".to_owned(),
+    };
+    format!("{instead} decides instead: {}", aside.message)
+}
+
+fn why_otherwise(policy: &Listed) -> String {
     match (policy.state.as_str(), &policy.refusal) {
         (_, Some(refusal)) => refusal.message.clone(),
         ("missing", None) => format!("there is no {}: the built-in default decides", policy.file),

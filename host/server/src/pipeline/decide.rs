@@ -35,8 +35,13 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
     call.trail.note(|story, now| story.attempt(now));
     // The built-in one has no file: a `builtin.wasm` that lies about does not become it.
     let loaded = call.generation.default_policy().filter(|_| name != BUILTIN).cloned();
+    let is_put_aside = name != BUILTIN && call.generation.put_aside(name).is_some();
+    if is_put_aside {
+        call.pool.metrics.fallback(Fallback::PolicyPutAside);
+    }
     let (source, route) = match &loaded {
         None if name == BUILTIN => (Source::Builtin, None),
+        None if is_put_aside => (Source::PutAside, None),
         None => {
             app.telemetry.warn_once(NOT_LOADED, || {
                 format!("policy {name:?} is not loaded: the built-in default decides until it is")
@@ -44,7 +49,10 @@ pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiErro
             call.pool.metrics.fallback(Fallback::PolicyNotLoaded);
             (Source::NotLoaded, None)
         }
-        Some(policy) => ask(call, policy, facts)?,
+        Some(policy) => match ask(call, policy, facts)? {
+            (Source::Policy, route) if is_put_aside => (Source::LastGood, route),
+            asked => asked,
+        },
     };
     metrics.decision(source);
     let route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
@@ -92,7 +100,7 @@ pub(super) fn bind_decode(
     facts: &Facts,
     prefilled: &Prefilled,
 ) -> Option<Row> {
-    let policy = decision.loaded.as_ref().filter(|_| decision.source == Source::Policy);
+    let policy = decision.loaded.as_ref().filter(|_| decision.source.is_a_policys());
     match policy.map(|policy| policy.bind_decode(facts, prefilled)) {
         Some(Ok(Some(row))) => return Some(row),
         Some(Err(_)) => {

@@ -75,6 +75,8 @@ labels! {
     Fallback {
         /// The configured policy is not there.
         PolicyNotLoaded = "policy_not_loaded",
+        /// It failed too often: its last good version decides, or else the built-in default.
+        PolicyPutAside = "policy_put_aside",
         /// It failed.
         PolicyFault = "policy_fault",
         /// Its late hook failed.
@@ -125,6 +127,10 @@ labels! {
         Fault = "fault",
         /// The built-in default, since the configured policy is not loaded.
         NotLoaded = "not-loaded",
+        /// The last good version of the policy, since the newest is put aside.
+        LastGood = "last-good",
+        /// The built-in default, since the policy is put aside and has no other good version.
+        PutAside = "put-aside",
         /// The built-in default, as configured.
         Builtin = "builtin",
         /// The policy, which refused the request.
@@ -236,6 +242,13 @@ impl Label for Retry {
             Self::Resent => 0,
             Self::After(failure) => 1 + failure as usize,
         }
+    }
+}
+
+impl Source {
+    /// Whether it is a policy's own word, of whichever version.
+    pub fn is_a_policys(self) -> bool {
+        matches!(self, Self::Policy | Self::LastGood | Self::Reject)
     }
 }
 

@@ -83,6 +83,7 @@ impl Metrics {
             drop(self.policies.faults.get_or_create(&labels));
         }
         drop(self.policies.refusals.get_or_create(&[("policy", policy.into())]));
+        drop(self.policies.put_aside.get_or_create(&[("policy", policy.into())]));
     }
 
     /// A policy set is in force.
@@ -99,6 +100,11 @@ impl Metrics {
     /// A policy file was refused.
     pub fn refused(&self, policy: &str) {
         self.policies.refusals.get_or_create(&[("policy", policy.into())]).inc();
+    }
+
+    /// A policy failed too often.
+    pub fn put_aside(&self, policy: &str) {
+        self.policies.put_aside.get_or_create(&[("policy", policy.into())]).inc();
     }
 
     /// New certificate files were found: taken or refused.

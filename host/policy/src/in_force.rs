@@ -1,0 +1,66 @@
+//! The generation in force, and the two that replace it: a look at the folder, and a policy that is put aside.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use crate::generation::Generation;
+use crate::observer::Observer;
+use crate::policy::Policy;
+use crate::superseded::Superseded;
+
+/// What decides now.
+pub(crate) struct InForce {
+    current: ArcSwap<Generation>,
+    /// Held while the next generation is made from the one in force, which takes microseconds: a request may wait for
+    /// it when it puts a policy aside. Never held while a file is read or compiled.
+    swapping: Mutex<Superseded>,
+    observer: Arc<dyn Observer>,
+}
+
+impl InForce {
+    pub(crate) fn new(nothing: Generation, observer: Arc<dyn Observer>) -> Self {
+        Self { current: ArcSwap::from_pointee(nothing), swapping: Mutex::default(), observer }
+    }
+
+    pub(crate) fn load(&self) -> Arc<Generation> {
+        self.current.load_full()
+    }
+
+    /// Puts these versions in force, but those that are put aside. Answers with the generation's number.
+    pub(crate) fn swap(&self, newest: BTreeMap<String, Arc<Policy>>) -> u64 {
+        let mut superseded = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = self.replace(newest, &mut superseded);
+        drop(superseded);
+        self.observer.swapped(&generation);
+        generation.number
+    }
+
+    /// Has the last good version decide in this one's place, or else the built-in default.
+    pub(crate) fn put_aside(&self, policy: &Policy) {
+        let mut superseded = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.load();
+        let name = policy.name();
+        if !current.policy(name).is_some_and(|deciding| std::ptr::eq(Arc::as_ptr(deciding), policy)) {
+            // It was superseded already, and fails in requests that took it before: nothing to replace.
+            return;
+        }
+        let generation = self.replace(current.newest(), &mut superseded);
+        drop(superseded);
+        if let Some(why) = policy.put_aside() {
+            self.observer.put_aside(policy, why, generation.policy(name).map(Arc::as_ref));
+        }
+        self.observer.swapped(&generation);
+    }
+
+    fn replace(&self, newest: BTreeMap<String, Arc<Policy>>, superseded: &mut Superseded) -> Arc<Generation> {
+        let old = self.load();
+        let generation = Arc::new(old.then(newest));
+        // Before it decides: a last good version that comes back keeps instances again.
+        generation.policies().for_each(|policy| policy.resume());
+        self.current.store(Arc::clone(&generation));
+        superseded.swap(&old, &generation);
+        generation
+    }
+}
