@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sluice_core::workload::{self, Asked, Binding, DEFAULT_WORKLOAD};
+
 use crate::policy::Policy;
 
 /// All policies in force at one moment. A request takes one and keeps it for its whole life.
@@ -12,11 +14,30 @@ pub struct Generation {
     pub number: u64,
     default: String,
     policies: BTreeMap<String, Arc<Policy>>,
+    bindings: Arc<[Binding]>,
+}
+
+/// Where a request belongs, and who decides for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound<'a> {
+    /// Name of the workload.
+    pub workload: &'a str,
+    /// Name of the policy, whether or not it is there.
+    pub policy: &'a str,
+    /// What the time to first token should be.
+    pub ttft_target_ms: Option<u32>,
+    /// What the time per output token should be.
+    pub tpot_target_ms: Option<u32>,
 }
 
 impl Generation {
-    pub(crate) fn new(number: u64, default: String, policies: BTreeMap<String, Arc<Policy>>) -> Self {
-        Self { number, default, policies }
+    pub(crate) fn new(
+        number: u64,
+        default: String,
+        policies: BTreeMap<String, Arc<Policy>>,
+        bindings: Arc<[Binding]>,
+    ) -> Self {
+        Self { number, default, policies, bindings }
     }
 
     pub(crate) fn by_name(&self) -> &BTreeMap<String, Arc<Policy>> {
@@ -31,6 +52,34 @@ impl Generation {
     /// The policy that decides where no binding names another; `None` means the built-in default.
     pub fn default_policy(&self) -> Option<&Arc<Policy>> {
         self.policy(&self.default)
+    }
+
+    /// What the bindings are, in the order in which they are tried.
+    pub fn bindings(&self) -> &[Binding] {
+        &self.bindings
+    }
+
+    /// The place of the first binding that matches a request; `header_is` says whether a header has a value.
+    pub fn binding(&self, asked: &Asked<'_>, header_is: impl Fn(&str, &str) -> bool) -> Option<usize> {
+        workload::first(&self.bindings, asked, header_is)
+    }
+
+    /// Who decides for the requests of a binding, or of none.
+    pub fn bound(&self, binding: Option<usize>) -> Bound<'_> {
+        match binding.and_then(|place| self.bindings.get(place)) {
+            Some(binding) => Bound {
+                workload: &binding.workload,
+                policy: &binding.policy,
+                ttft_target_ms: binding.ttft_target_ms,
+                tpot_target_ms: binding.tpot_target_ms,
+            },
+            None => Bound {
+                workload: DEFAULT_WORKLOAD,
+                policy: &self.default,
+                ttft_target_ms: None,
+                tpot_target_ms: None,
+            },
+        }
     }
 
     /// The configured name of the default policy, whether or not it is there.

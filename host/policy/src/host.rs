@@ -8,15 +8,17 @@ use arc_swap::ArcSwap;
 use crate::engine::PolicyEngine;
 use crate::folder::{self, Found};
 use crate::generation::Generation;
+use crate::history::{EarlierVersion, History};
 use crate::limits::{Limits, POLICIES_MAX};
 use crate::load::load;
 use crate::load_error::{LoadError, OpenError, Refusal};
 use crate::observer::Observer;
 use crate::policy::Policy;
 use crate::records::{Record, Records};
-use crate::status::{PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
+use crate::status::{BindingsStatus, PolicyDetail, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
 use crate::superseded::Superseded;
 use crate::watch::Watcher;
+use crate::workload_file::{self, Bindings};
 
 /// What a policy host is told.
 #[derive(Debug, Clone)]
@@ -37,13 +39,17 @@ pub struct PolicyHost {
     current: ArcSwap<Generation>,
     /// What people are told, as of the last look at the folder; for calls and faults it asks the policies.
     told: ArcSwap<Vec<Told>>,
+    /// The same of the bindings.
+    bindings_told: ArcSwap<Option<String>>,
     /// Held for as long as one look at the folder takes; never by a request.
     records: Mutex<State>,
 }
 
 struct State {
     records: Records<Policy>,
+    bindings: Bindings,
     superseded: Superseded,
+    history: History,
     /// So that the same trouble with the folder is told once.
     folder_error: Option<String>,
 }
@@ -51,6 +57,16 @@ struct State {
 struct Told {
     status: PolicyStatus,
     policy: Option<Arc<Policy>>,
+    earlier: Vec<EarlierVersion>,
+}
+
+impl Told {
+    /// With what is counted as of now.
+    fn now(&self) -> PolicyStatus {
+        let counts = |policy: &Arc<Policy>| (policy.calls(), policy.faults());
+        let (calls, faults) = self.policy.as_ref().map_or_else(Default::default, counts);
+        PolicyStatus { calls, faults, ..self.status.clone() }
+    }
 }
 
 impl PolicyHost {
@@ -60,13 +76,20 @@ impl PolicyHost {
         let engine = PolicyEngine::new(&config.limits)
             .map_err(|error| OpenError::Runtime { detail: format!("{error:#}") })?;
         let records = Records::new(config.default.clone());
-        let nothing = Generation::new(0, config.default.clone(), records.policies());
+        let nothing = Generation::new(0, config.default.clone(), records.policies(), Arc::default());
         let host = Self {
             engine: Arc::new(engine),
             observer,
             current: ArcSwap::from_pointee(nothing),
             told: ArcSwap::default(),
-            records: Mutex::new(State { records, superseded: Superseded::default(), folder_error: None }),
+            bindings_told: ArcSwap::default(),
+            records: Mutex::new(State {
+                records,
+                bindings: Bindings::default(),
+                superseded: Superseded::default(),
+                history: History::default(),
+                folder_error: None,
+            }),
             config,
         };
         host.reload();
@@ -85,14 +108,30 @@ impl PolicyHost {
 
     /// All policies, in the order of their names.
     pub fn status(&self) -> Vec<PolicyStatus> {
-        let now = |told: &Told| {
-            let (calls, faults) = told
-                .policy
-                .as_ref()
-                .map_or_else(Default::default, |policy| (policy.calls(), policy.faults()));
-            PolicyStatus { calls, faults, ..told.status.clone() }
-        };
-        self.told.load().iter().map(now).collect()
+        self.told.load().iter().map(Told::now).collect()
+    }
+
+    /// All there is to tell of one policy.
+    pub fn detail(&self, name: &str) -> Option<PolicyDetail> {
+        let told = self.told.load();
+        let told = told.iter().find(|told| told.status.name == name)?;
+        let bindings = self.current.load().bindings().to_vec();
+        Some(PolicyDetail {
+            status: told.now(),
+            settings: told.policy.as_ref().map(|policy| policy.settings()).unwrap_or_default(),
+            instances: told.policy.as_ref().map_or(0, |policy| policy.instances()),
+            bindings: bindings.into_iter().filter(|binding| binding.policy == name).collect(),
+            earlier: told.earlier.clone(),
+        })
+    }
+
+    /// Which workloads are bound to which policies.
+    pub fn bindings(&self) -> BindingsStatus {
+        BindingsStatus {
+            file: workload_file::file_in(&self.config.folder).display().to_string(),
+            in_force: self.current.load().bindings().to_vec(),
+            refusal: (**self.bindings_told.load()).clone(),
+        }
     }
 
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
@@ -102,28 +141,35 @@ impl PolicyHost {
             Ok(found) => found,
             Err(error) => return self.folder_refused(&mut state, &error),
         };
-        // The one that decides comes first: neither the bound on their number nor another's compiling keeps it waiting.
-        found.sort_by_key(|found| found.name != self.config.default);
         state.folder_error = None;
+        let rebound = self.look_at_bindings(&mut state);
+        // Those that decide come first: neither the bound on their number nor another's compiling keeps them waiting.
+        found.sort_by_key(|found| state.records.rank(&found.name));
         let number = self.current.load().number + 1;
         let mut outcome = ReloadOutcome::default();
         for (index, found) in found.iter().enumerate() {
-            self.look_at(found, index, number, &mut state.records, &mut outcome);
+            self.look_at(found, index, number, &mut state, &mut outcome);
         }
-        let mut set_changed = !outcome.loaded.is_empty() || number == 1;
+        let mut set_changed = !outcome.loaded.is_empty() || rebound || number == 1;
         for removed in state.records.keep_only(&found) {
             set_changed |= self.current.load().policy(&removed.name).is_some() && !removed.kept;
             self.observer.removed(&removed.name, removed.kept);
+            if !removed.kept {
+                state.history.forget(&removed.name);
+            }
             outcome.removed.push(removed.name);
         }
         if set_changed {
             let policies = state.records.policies();
-            let generation = Arc::new(Generation::new(number, self.config.default.clone(), policies));
+            let bindings = Arc::clone(state.bindings.in_force());
+            let generation =
+                Arc::new(Generation::new(number, self.config.default.clone(), policies, bindings));
             let old = self.current.swap(Arc::clone(&generation));
             state.superseded.swap(old.by_name(), generation.by_name());
             self.observer.swapped(&generation);
         }
-        self.told.store(Arc::new(self.tell(&state.records)));
+        self.told.store(Arc::new(self.tell(&state)));
+        self.bindings_told.store(Arc::new(state.bindings.refused().map(ToString::to_string)));
         outcome.swapped = set_changed;
         outcome.generation = self.current.load().number;
         outcome
@@ -131,7 +177,18 @@ impl PolicyHost {
 
     /// Whether a refused file may be taken although it does not change.
     pub(crate) fn wants_retry(&self) -> bool {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).records.wants_retry()
+        let state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        state.records.wants_retry() || state.bindings.wants_retry()
+    }
+
+    /// Takes new bindings, if there are some that can be used. Says whether others are in force.
+    fn look_at_bindings(&self, state: &mut State) -> bool {
+        let looked = state.bindings.look(&self.config.folder);
+        if let Some(error) = looked.refused {
+            self.observer.bindings_refused(&error);
+        }
+        state.records.bind(state.bindings.in_force().iter().map(|binding| binding.policy.clone()));
+        looked.changed
     }
 
     /// The folder's trouble is not the policies': all stay in force. It may be in the middle of being replaced.
@@ -154,9 +211,10 @@ impl PolicyHost {
         found: &Found,
         index: usize,
         number: u64,
-        records: &mut Records<Policy>,
+        state: &mut State,
         outcome: &mut ReloadOutcome,
     ) {
+        let State { records, history, .. } = state;
         let contents = if index < POLICIES_MAX {
             folder::read(found)
         } else {
@@ -173,6 +231,7 @@ impl PolicyHost {
         match result {
             Ok(loaded) => {
                 self.observer.loaded(&loaded.policy);
+                history.loaded(&found.name, loaded.policy.version(), loaded.policy.digest(), number);
                 records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy), number);
                 outcome.loaded.push(found.name.clone());
             }
@@ -186,14 +245,23 @@ impl PolicyHost {
         }
     }
 
-    fn tell(&self, records: &Records<Policy>) -> Vec<Told> {
-        let mut told: Vec<_> = records.iter().map(|(name, record)| self.tell_one(name, record)).collect();
-        let default = &self.config.default;
-        if !default.is_empty() && !told.iter().any(|told| told.status.name == *default) {
-            let file = self.config.folder.join(format!("{default}.wasm"));
-            let status = blank(default, true, PolicyState::Missing, file.display().to_string());
-            told.push(Told { status, policy: None });
-            told.sort_by(|a, b| a.status.name.cmp(&b.status.name));
+    fn tell(&self, state: &State) -> Vec<Told> {
+        let State { records, history, .. } = state;
+        let bindings = state.bindings.in_force();
+        let one = |(name, record)| Told { earlier: history.earlier(name), ..self.tell_one(name, record) };
+        let mut told: Vec<_> = records.iter().map(one).collect();
+        for name in records.bound().filter(|name| !name.is_empty()) {
+            if !told.iter().any(|told| told.status.name == *name) {
+                let file = self.config.folder.join(format!("{name}.wasm"));
+                let is_default = name == self.config.default;
+                let status = blank(name, is_default, PolicyState::Missing, file.display().to_string());
+                told.push(Told { status, policy: None, earlier: Vec::new() });
+            }
+        }
+        told.sort_by(|a, b| a.status.name.cmp(&b.status.name));
+        for told in &mut told {
+            let bound = bindings.iter().filter(|binding| binding.policy == told.status.name);
+            told.status.workloads = bound.map(|binding| binding.workload.clone()).collect();
         }
         told
     }
@@ -220,7 +288,8 @@ impl PolicyHost {
             status.compile_ms = Some(policy.compile_ms());
             status.generation_since = Some(in_force.since_generation);
         }
-        Told { status, policy: record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy)) }
+        let policy = record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy));
+        Told { status, policy, earlier: Vec::new() }
     }
 }
 
@@ -229,6 +298,7 @@ fn blank(name: &str, is_default: bool, state: PolicyState, file: String) -> Poli
         name: name.to_owned(),
         state,
         is_default,
+        workloads: Vec::new(),
         module: None,
         version: None,
         about: None,

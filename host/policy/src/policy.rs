@@ -18,6 +18,8 @@ use crate::instance::{Instance, Template};
 use crate::limits::Limits;
 use crate::meter::Timer;
 use crate::observer::Observer;
+use crate::settings::Settings;
+use crate::settings_schema::{Schema, SettingStatus, unstated};
 use crate::warm::{Leased, Warm};
 
 /// What a policy is, beside its code.
@@ -28,8 +30,9 @@ pub(crate) struct Identity {
     pub(crate) bytes: u64,
     pub(crate) compile_ms: u64,
     pub(crate) description: Description,
-    /// As JSON.
-    pub(crate) settings: String,
+    /// `None` when it states none.
+    pub(crate) schema: Option<Schema>,
+    pub(crate) settings: Settings,
 }
 
 /// Compiled code and instances that passed their trial.
@@ -44,6 +47,8 @@ pub(crate) struct Ready {
 /// may come from any thread.
 pub struct Policy {
     identity: Identity,
+    /// As JSON, for new instances.
+    settings: String,
     limits: Limits,
     /// `None` once the version has expired.
     template: ArcSwapOption<Template>,
@@ -73,6 +78,7 @@ impl Policy {
     ) -> Self {
         let warm = Warm::new(ready.instances, limits.idle_instances(), limits.instances_per_policy);
         Self {
+            settings: identity.settings.json(),
             identity,
             limits,
             template: ArcSwapOption::from_pointee(ready.template),
@@ -123,6 +129,18 @@ impl Policy {
     /// How long it took to compile.
     pub fn compile_ms(&self) -> u64 {
         self.identity.compile_ms
+    }
+
+    /// Its settings in force, each with what its schema says of it.
+    pub fn settings(&self) -> Vec<SettingStatus> {
+        let settings = self.identity.settings.value();
+        match &self.identity.schema {
+            Some(schema) => schema.status(settings),
+            None => {
+                let each = settings.as_object().into_iter().flatten();
+                each.map(|(key, value)| SettingStatus { key: key.clone(), ..unstated(value) }).collect()
+            }
+        }
     }
 
     /// Instances that there are at this moment, idle and busy.
@@ -257,7 +275,7 @@ impl Policy {
         let place = self.warm.place().ok_or(Fault::Busy { hook, limit })?;
         timer.begin(clock::thread_cpu(), clock::monotonic());
         let mut instance = Instance::start(&template, *timer, limits)?;
-        if let Err(again) = instance.configure(&self.identity.settings, *timer, limits)? {
+        if let Err(again) = instance.configure(&self.settings, *timer, limits)? {
             // The same settings were taken when the policy was loaded.
             return Err(Fault::impure(Hook::Configure, "ok", &again));
         }
