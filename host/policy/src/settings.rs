@@ -124,7 +124,7 @@ mod tests {
         for (toml, json) in [
             ("", "{}"),
             ("a = 1\nb = 'x'\nc = [1.5, true]", r#"{"a":1,"b":"x","c":[1.5,true]}"#),
-            ("a = 0x_ff\nb = 1_000\nc = -1e3", r#"{"a":255,"b":1000,"c":-1000.0}"#),
+            ("a = 0xff\nb = 1_000\nc = -1e3", r#"{"a":255,"b":1000,"c":-1000.0}"#),
             ("[limits]\nttl_ms = 480000", r#"{"limits":{"ttl_ms":480000}}"#),
             ("[[rule]]\nname = 'a'\n[[rule]]\nname = 'b'", r#"{"rule":[{"name":"a"},{"name":"b"}]}"#),
             ("since = 2026-01-02", r#"{"since":"2026-01-02"}"#),
