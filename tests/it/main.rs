@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod access_log;
+mod admin_token;
 mod admission;
 mod bad_answers;
 mod board;
@@ -23,7 +24,9 @@ mod legs;
 mod limits;
 mod passthrough;
 mod policies;
+mod policy_bindings;
 mod policy_commands;
+mod policy_explain;
 mod policy_faults;
 mod readiness;
 mod sessions;

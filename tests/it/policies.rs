@@ -39,7 +39,11 @@ async fn broken_files_are_refused_and_the_old_policy_stays() {
         (PolicyFile::guest("active", "trap-configure").unwrap(), "set-up", "`configure` trapped"),
         (PolicyFile::guest("active", "bad-row").unwrap(), "trial", "trial case"),
         (PolicyFile::guest("active", "impure").unwrap(), "trial", "not pure"),
-        (tagged("").settings("tga = \"typo\""), "configure-refused", "tga"),
+        (
+            tagged("").settings("tga = \"typo\""),
+            "settings-misfit",
+            "line 1: `tga` is no setting of this policy; it takes `tag`",
+        ),
     ] {
         fleet.host.drop_policy(&file).unwrap();
         let listed = until(&format!("refusal {kind} ({told})"), SOON, async || {

@@ -114,7 +114,7 @@ async fn list_shows_what_is_in_force_and_why_not() {
     })
     .await
     .unwrap();
-    for part in ["good (decides)", "loaded", "broken", "refused", "ends too early"] {
+    for part in ["good", "loaded", "default", "broken", "refused", "ends too early"] {
         assert!(listed.contains(part), "{part:?} is missing in:\n{listed}");
     }
     let nobody = run_to_end(&["policy", "list", "--admin", "127.0.0.1:1"], SOON).await.unwrap();

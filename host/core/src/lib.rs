@@ -30,3 +30,4 @@ pub mod table;
 pub mod testing;
 pub mod token_bucket;
 pub mod verdict;
+pub mod workload;

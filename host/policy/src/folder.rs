@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SETTINGS_BYTES_MAX};
 use crate::load_error::{LoadError, OpenError, Refusal};
+use crate::workload_file::BINDINGS;
 
 /// Everybody may write.
 const WORLD_WRITE: u32 = 0o002;
@@ -145,7 +146,11 @@ fn shown_name(name: &str) -> String {
 
 /// Refuses a file whose name no policy may have.
 pub(crate) fn check_name(path: &Path) -> Result<(), Refusal> {
-    if is_name(&stem(path)) { Ok(()) } else { Err(Refusal::BadName) }
+    match stem(path) {
+        name if name == BINDINGS => Err(Refusal::ReservedName),
+        name if is_name(&name) => Ok(()),
+        _ => Err(Refusal::BadName),
+    }
 }
 
 fn modified_ms(path: &Path) -> Option<u64> {
@@ -166,7 +171,7 @@ pub(crate) fn read(found: &Found) -> Result<Contents, LoadError> {
     Ok(Contents::new(wasm, settings))
 }
 
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits_name)
 }
 
@@ -186,7 +191,7 @@ pub fn settings_beside(policy: &Path) -> Result<Option<String>, LoadError> {
     read_settings(&file).map_err(|reason| LoadError { file, reason })
 }
 
-fn read_settings(path: &Path) -> Result<Option<String>, Refusal> {
+pub(crate) fn read_settings(path: &Path) -> Result<Option<String>, Refusal> {
     // Only what is not there at all means "no settings". A link to nowhere, or a file that may not be looked at,
     // was meant to be some, and a policy must not run without them unnoticed.
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sluice_core::workload::{self, Asked, Binding, DEFAULT_WORKLOAD};
+
 use crate::policy::Policy;
 use crate::succession::Succession;
 
@@ -16,16 +18,31 @@ pub struct Generation {
     policies: BTreeMap<String, Arc<Policy>>,
     /// All there are, those put aside among them.
     known: BTreeMap<String, Succession<Policy>>,
+    bindings: Arc<[Binding]>,
+}
+
+/// Where a request belongs, and who decides for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound<'a> {
+    /// Name of the workload.
+    pub workload: &'a str,
+    /// Name of the policy, whether or not it is there.
+    pub policy: &'a str,
+    /// What the time to first token should be.
+    pub ttft_target_ms: Option<u32>,
+    /// What the time per output token should be.
+    pub tpot_target_ms: Option<u32>,
 }
 
 impl Generation {
     /// The one before the first: no policy yet.
     pub(crate) fn nothing(default: String) -> Self {
-        Self { number: 0, default, policies: BTreeMap::new(), known: BTreeMap::new() }
+        let (policies, known) = (BTreeMap::new(), BTreeMap::new());
+        Self { number: 0, default, policies, known, bindings: Arc::default() }
     }
 
-    /// The one after this, when these are the versions of the files.
-    pub(crate) fn then(&self, newest: BTreeMap<String, Arc<Policy>>) -> Self {
+    /// The one after this, when these are the versions of the files and these the bindings.
+    pub(crate) fn then(&self, newest: BTreeMap<String, Arc<Policy>>, bindings: Arc<[Binding]>) -> Self {
         let follow = |(name, policy): (String, Arc<Policy>)| {
             let succession = match self.known.get(&name) {
                 Some(before) => before.then(policy),
@@ -42,15 +59,16 @@ impl Generation {
             default: self.default.clone(),
             policies: known.iter().filter_map(deciding).collect(),
             known,
+            bindings,
         }
     }
 
-    /// The versions of the files, those put aside among them.
-    pub(crate) fn newest(&self) -> BTreeMap<String, Arc<Policy>> {
+    /// The one after this, when nothing changed but which versions failed too often.
+    pub(crate) fn judged_anew(&self) -> Self {
         let newest = |(name, succession): (&String, &Succession<Policy>)| {
             (name.clone(), Arc::clone(succession.newest()))
         };
-        self.known.iter().map(newest).collect()
+        self.then(self.known.iter().map(newest).collect(), Arc::clone(&self.bindings))
     }
 
     /// Whether there is a version of this name, put aside or not.
@@ -82,6 +100,34 @@ impl Generation {
     /// The policy that decides where no binding names another; `None` means the built-in default.
     pub fn default_policy(&self) -> Option<&Arc<Policy>> {
         self.policy(&self.default)
+    }
+
+    /// What the bindings are, in the order in which they are tried.
+    pub fn bindings(&self) -> &[Binding] {
+        &self.bindings
+    }
+
+    /// The place of the first binding that matches a request; `header_is` says whether a header has a value.
+    pub fn binding(&self, asked: &Asked<'_>, header_is: impl Fn(&str, &str) -> bool) -> Option<usize> {
+        workload::first(&self.bindings, asked, header_is)
+    }
+
+    /// Who decides for the requests of a binding, or of none.
+    pub fn bound(&self, binding: Option<usize>) -> Bound<'_> {
+        match binding.and_then(|place| self.bindings.get(place)) {
+            Some(binding) => Bound {
+                workload: &binding.workload,
+                policy: &binding.policy,
+                ttft_target_ms: binding.ttft_target_ms,
+                tpot_target_ms: binding.tpot_target_ms,
+            },
+            None => Bound {
+                workload: DEFAULT_WORKLOAD,
+                policy: &self.default,
+                ttft_target_ms: None,
+                tpot_target_ms: None,
+            },
+        }
     }
 
     /// The configured name of the default policy, whether or not it is there.

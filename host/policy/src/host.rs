@@ -10,6 +10,7 @@ use crate::cache::ComponentCache;
 use crate::engine::PolicyEngine;
 use crate::folder::{self, Found};
 use crate::generation::Generation;
+use crate::history::{EarlierVersion, History};
 use crate::in_force::InForce;
 use crate::limits::{Limits, POLICIES_MAX};
 use crate::load::load;
@@ -17,8 +18,11 @@ use crate::load_error::{LoadError, OpenError, Refusal};
 use crate::observer::Observer;
 use crate::policy::Policy;
 use crate::records::{Record, Records};
-use crate::status::{CacheStatus, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
+use crate::status::{
+    BindingsStatus, CacheStatus, PolicyDetail, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome,
+};
 use crate::watch::{self, Watcher};
+use crate::workload_file::{self, Bindings};
 
 /// Most looks at the folder before a generation comes into force. Files that change while others are read are looked
 /// at again, so that files swapped together come into force together; a folder that never rests is not waited for.
@@ -46,12 +50,16 @@ pub struct PolicyHost {
     in_force: Arc<InForce>,
     /// What people are told, as of the last look at the folder; for calls and faults it asks the policies.
     told: ArcSwap<Vec<Told>>,
+    /// The same of the bindings.
+    bindings_told: ArcSwap<Option<String>>,
     /// Held for as long as one look at the folder takes; never by a request.
     records: Mutex<State>,
 }
 
 struct State {
     records: Records<Policy>,
+    bindings: Bindings,
+    history: History,
     /// So that the same trouble with the folder is told once.
     folder_error: Option<String>,
 }
@@ -62,11 +70,25 @@ struct Looks {
     outcome: ReloadOutcome,
     /// Refusals that are news. Told after the last look: a file that was being swapped is no trouble.
     untold: BTreeMap<String, LoadError>,
+    /// Other bindings are to be in force.
+    rebound: bool,
 }
 
 struct Told {
     status: PolicyStatus,
     policy: Option<Arc<Policy>>,
+    earlier: Vec<EarlierVersion>,
+}
+
+impl Told {
+    /// With what the policy did up to now, while this generation decides.
+    fn now(&self, generation: &Generation) -> PolicyStatus {
+        let mut status = self.status.clone();
+        if let Some(policy) = &self.policy {
+            status.as_of_now(policy, generation);
+        }
+        status
+    }
 }
 
 impl PolicyHost {
@@ -86,7 +108,13 @@ impl PolicyHost {
             in_force: Arc::new(InForce::new(nothing, Arc::clone(&observer))),
             observer,
             told: ArcSwap::default(),
-            records: Mutex::new(State { records, folder_error: None }),
+            bindings_told: ArcSwap::default(),
+            records: Mutex::new(State {
+                records,
+                bindings: Bindings::default(),
+                history: History::default(),
+                folder_error: None,
+            }),
             config,
         };
         host.reload();
@@ -106,14 +134,31 @@ impl PolicyHost {
     /// All policies, in the order of their names.
     pub fn status(&self) -> Vec<PolicyStatus> {
         let generation = self.generation();
-        let now = |told: &Told| {
-            let mut status = told.status.clone();
-            if let Some(policy) = &told.policy {
-                status.as_of_now(policy, &generation);
-            }
-            status
-        };
-        self.told.load().iter().map(now).collect()
+        self.told.load().iter().map(|told| told.now(&generation)).collect()
+    }
+
+    /// All there is to tell of one policy.
+    pub fn detail(&self, name: &str) -> Option<PolicyDetail> {
+        let told = self.told.load();
+        let told = told.iter().find(|told| told.status.name == name)?;
+        let generation = self.generation();
+        let bindings = generation.bindings().iter().filter(|binding| binding.policy == name);
+        Some(PolicyDetail {
+            status: told.now(&generation),
+            settings: told.policy.as_ref().map(|policy| policy.settings()).unwrap_or_default(),
+            instances: told.policy.as_ref().map_or(0, |policy| policy.instances()),
+            bindings: bindings.cloned().collect(),
+            earlier: told.earlier.clone(),
+        })
+    }
+
+    /// Which workloads are bound to which policies.
+    pub fn bindings(&self) -> BindingsStatus {
+        BindingsStatus {
+            file: workload_file::file_in(&self.config.folder).display().to_string(),
+            in_force: self.generation().bindings().to_vec(),
+            refusal: (**self.bindings_told.load()).clone(),
+        }
     }
 
     /// The cache of compiled policies, if there is one.
@@ -125,28 +170,31 @@ impl PolicyHost {
     pub fn reload(&self) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = folder::fingerprint(&self.config.folder);
-        let mut found = match self.scan() {
+        let mut found = match folder::scan(&self.config.folder) {
             Ok(found) => found,
             Err(error) => return self.folder_refused(&mut state, &error),
         };
         state.folder_error = None;
         let before = self.generation();
-        let Looks { mut outcome, untold } = self.look_until_still(&mut found, seen, &mut state.records);
+        let Looks { mut outcome, untold, rebound } = self.look_until_still(&mut found, seen, &mut state);
         for (name, error) in untold {
             self.observer.refused(&name, &error, state.records.is_in_force(&name));
             outcome.refused.push((name, error.to_string()));
         }
-        let mut set_changed = !outcome.loaded.is_empty() || before.number == 0;
+        let mut set_changed = !outcome.loaded.is_empty() || rebound || before.number == 0;
         for removed in state.records.keep_only(&found) {
             set_changed |= before.knows(&removed.name) && !removed.kept;
             self.observer.removed(&removed.name, removed.kept);
+            if !removed.kept {
+                state.history.forget(&removed.name);
+            }
             outcome.removed.push(removed.name);
         }
         if set_changed {
-            let number = self.in_force.swap(state.records.policies());
-            state.records.swapped(number);
+            self.swap(&mut state, &outcome.loaded);
         }
-        self.told.store(Arc::new(self.tell(&state.records)));
+        self.told.store(Arc::new(self.tell(&state)));
+        self.bindings_told.store(Arc::new(state.bindings.refused().map(ToString::to_string)));
         if let Some(cache) = &self.engine.cache {
             cache.write_down();
         }
@@ -155,16 +203,30 @@ impl PolicyHost {
         outcome
     }
 
-    fn scan(&self) -> Result<Vec<Found>, OpenError> {
-        let mut found = folder::scan(&self.config.folder)?;
-        // The one that decides comes first: neither the bound on their number nor another's compiling keeps it waiting.
-        found.sort_by_key(|found| found.name != self.config.default);
-        Ok(found)
+    /// Puts what was read in force, as one generation.
+    fn swap(&self, state: &mut State, loaded: &[String]) {
+        let bindings = Arc::clone(state.bindings.in_force());
+        let number = self.in_force.swap(state.records.policies(), bindings);
+        state.records.swapped(number);
+        for (name, policy) in state.records.policies().iter().filter(|(name, _)| loaded.contains(name)) {
+            state.history.loaded(name, policy.version(), policy.digest(), number);
+        }
     }
 
     /// Whether a refused file may be taken although it does not change.
     pub(crate) fn wants_retry(&self) -> bool {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).records.wants_retry()
+        let state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        state.records.wants_retry() || state.bindings.wants_retry()
+    }
+
+    /// Takes new bindings, if there are some that can be used. Says whether others are in force.
+    fn look_at_bindings(&self, state: &mut State) -> bool {
+        let looked = state.bindings.look(&self.config.folder);
+        if let Some(error) = looked.refused {
+            self.observer.bindings_refused(&error);
+        }
+        state.records.bind(state.bindings.in_force().iter().map(|binding| binding.policy.clone()));
+        looked.changed
     }
 
     /// The folder's trouble is not the policies': all stay in force. It may be in the middle of being replaced.
@@ -187,12 +249,15 @@ impl PolicyHost {
         &self,
         found: &mut Vec<Found>,
         mut seen: Option<Vec<folder::Fingerprint>>,
-        records: &mut Records<Policy>,
+        state: &mut State,
     ) -> Looks {
         let mut looks = Looks::default();
         for looks_left in (0..LOOKS_MAX).rev() {
+            looks.rebound |= self.look_at_bindings(state);
+            // Those that decide come first: neither the bound on their number nor another's compiling keeps them waiting.
+            found.sort_by_key(|found| state.records.rank(&found.name));
             for (index, found) in found.iter().enumerate() {
-                self.look_at(found, index, records, &mut looks);
+                self.look_at(found, index, &mut state.records, &mut looks);
             }
             let now = folder::fingerprint(&self.config.folder);
             if looks_left == 0 || now == seen {
@@ -200,7 +265,7 @@ impl PolicyHost {
             }
             seen = now;
             // Gone since: what was there decides, and the next look says what became of the folder.
-            let Ok(again) = self.scan() else { break };
+            let Ok(again) = folder::scan(&self.config.folder) else { break };
             *found = again;
             looks.untold.retain(|name, _| found.iter().any(|found| found.name == *name));
         }
@@ -244,14 +309,23 @@ impl PolicyHost {
         }
     }
 
-    fn tell(&self, records: &Records<Policy>) -> Vec<Told> {
-        let mut told: Vec<_> = records.iter().map(|(name, record)| self.tell_one(name, record)).collect();
-        let default = &self.config.default;
-        if !default.is_empty() && !told.iter().any(|told| told.status.name == *default) {
-            let file = self.config.folder.join(format!("{default}.wasm"));
-            let status = blank(default, true, PolicyState::Missing, file.display().to_string());
-            told.push(Told { status, policy: None });
-            told.sort_by(|a, b| a.status.name.cmp(&b.status.name));
+    fn tell(&self, state: &State) -> Vec<Told> {
+        let State { records, history, .. } = state;
+        let bindings = state.bindings.in_force();
+        let one = |(name, record)| Told { earlier: history.earlier(name), ..self.tell_one(name, record) };
+        let mut told: Vec<_> = records.iter().map(one).collect();
+        for name in records.bound().filter(|name| !name.is_empty()) {
+            if !told.iter().any(|told| told.status.name == *name) {
+                let file = self.config.folder.join(format!("{name}.wasm"));
+                let is_default = name == self.config.default;
+                let status = blank(name, is_default, PolicyState::Missing, file.display().to_string());
+                told.push(Told { status, policy: None, earlier: Vec::new() });
+            }
+        }
+        told.sort_by(|a, b| a.status.name.cmp(&b.status.name));
+        for told in &mut told {
+            let bound = bindings.iter().filter(|binding| binding.policy == told.status.name);
+            told.status.workloads = bound.map(|binding| binding.workload.clone()).collect();
         }
         told
     }
@@ -279,7 +353,8 @@ impl PolicyHost {
             status.code = Some(policy.code());
             status.generation_since = in_force.since_generation;
         }
-        Told { status, policy: record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy)) }
+        let policy = record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy));
+        Told { status, policy, earlier: Vec::new() }
     }
 }
 
@@ -288,6 +363,7 @@ fn blank(name: &str, is_default: bool, state: PolicyState, file: String) -> Poli
         name: name.to_owned(),
         state,
         is_default,
+        workloads: Vec::new(),
         module: None,
         version: None,
         about: None,

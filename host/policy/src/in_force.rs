@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use sluice_core::workload::Binding;
 
 use crate::generation::Generation;
 use crate::observer::Observer;
@@ -28,10 +29,10 @@ impl InForce {
         self.current.load_full()
     }
 
-    /// Puts these versions in force, but those that are put aside. Answers with the generation's number.
-    pub(crate) fn swap(&self, newest: BTreeMap<String, Arc<Policy>>) -> u64 {
+    /// Puts these versions and bindings in force, but those versions that are put aside. Answers with the generation's number.
+    pub(crate) fn swap(&self, newest: BTreeMap<String, Arc<Policy>>, bindings: Arc<[Binding]>) -> u64 {
         let mut superseded = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let generation = self.replace(newest, &mut superseded);
+        let generation = self.replace(|old| old.then(newest, bindings), &mut superseded);
         drop(superseded);
         self.observer.swapped(&generation);
         generation.number
@@ -46,7 +47,7 @@ impl InForce {
             // It was superseded already, and fails in requests that took it before: nothing to replace.
             return;
         }
-        let generation = self.replace(current.newest(), &mut superseded);
+        let generation = self.replace(Generation::judged_anew, &mut superseded);
         drop(superseded);
         if let Some(why) = policy.put_aside() {
             self.observer.put_aside(policy, why, generation.policy(name).map(Arc::as_ref));
@@ -54,9 +55,13 @@ impl InForce {
         self.observer.swapped(&generation);
     }
 
-    fn replace(&self, newest: BTreeMap<String, Arc<Policy>>, superseded: &mut Superseded) -> Arc<Generation> {
+    fn replace(
+        &self,
+        next: impl FnOnce(&Generation) -> Generation,
+        superseded: &mut Superseded,
+    ) -> Arc<Generation> {
         let old = self.load();
-        let generation = Arc::new(old.then(newest));
+        let generation = Arc::new(next(&old));
         // Before it decides: a last good version that comes back keeps instances again.
         generation.policies().for_each(|policy| policy.resume());
         self.current.store(Arc::clone(&generation));

@@ -26,6 +26,7 @@ mod engine;
 mod fault;
 mod folder;
 mod generation;
+mod history;
 mod host;
 mod in_force;
 mod instance;
@@ -38,6 +39,7 @@ mod policy;
 mod re_run;
 mod records;
 mod settings;
+mod settings_schema;
 mod shown;
 mod standing;
 mod status;
@@ -47,6 +49,7 @@ mod trial;
 mod trial_facts;
 mod warm;
 mod watch;
+mod workload_file;
 
 pub use cache::{CACHE_USES, CacheUse};
 pub use component_file::HOOKS;
@@ -54,17 +57,20 @@ pub use conduct::{CALLS_WATCHED, FAULTS_MIN, FAULTS_PER_THOUSAND_MAX};
 pub use description::{ABOUT_BYTES_MAX, STATED_BYTES_MAX};
 pub use fault::{FAULT_KINDS, Fault, Hook};
 pub use folder::{check_folder, settings_beside};
-pub use generation::Generation;
+pub use generation::{Bound, Generation};
+pub use history::EarlierVersion;
 pub use host::{HostConfig, PolicyHost};
 pub use limits::{LIVE_GENERATIONS_MAX, Limits};
 pub use load::{CheckError, Checked, check_file};
 pub use load_error::{LoadError, OpenError, Refusal};
 pub use observer::Observer;
 pub use policy::Policy;
+pub use settings_schema::SettingStatus;
 pub use standing::{Failing, PutAside};
 pub use status::{
-    CacheStatus, CodeFrom, DecidesInstead, PolicyState, PolicyStatus, PutAsideStatus, RefusalStatus,
-    ReloadOutcome,
+    BindingsStatus, CacheStatus, CodeFrom, DecidesInstead, PolicyDetail, PolicyState, PolicyStatus,
+    PutAsideStatus, RefusalStatus, ReloadOutcome,
 };
 pub use trial::{TrialAnswer, TrialRow};
 pub use watch::Watcher;
+pub use workload_file::{BINDINGS, BindingsError, WORKLOADS_MAX, read_bindings};

@@ -19,7 +19,8 @@ use crate::load_error::{LoadError, OpenError, Refusal};
 use crate::meter::Timer;
 use crate::observer::Observer;
 use crate::policy::{Identity, Policy, Ready};
-use crate::settings;
+use crate::settings::Settings;
+use crate::settings_schema::Schema;
 use crate::shown::shown;
 use crate::status::CodeFrom;
 use crate::trial::{self, TrialRow};
@@ -39,13 +40,15 @@ pub(crate) fn load(
     observer: &Arc<dyn Observer>,
 ) -> Result<Loaded, LoadError> {
     let settings = match &contents.settings {
-        Some(text) => settings::json_of(text)
-            .map_err(|reason| LoadError { file: found.settings_file.clone(), reason })?,
-        None => settings::NO_SETTINGS.to_owned(),
+        Some(text) => {
+            Settings::parse(text).map_err(|reason| LoadError { file: found.settings_file.clone(), reason })?
+        }
+        None => Settings::none(),
     };
     let refused = |reason| {
         // What a policy has against its settings is to be mended in their file, if there is one.
-        let in_settings = matches!(reason, Refusal::ConfigureRefused { .. }) && contents.settings.is_some();
+        let of_settings = matches!(reason, Refusal::ConfigureRefused { .. } | Refusal::SettingsMisfit { .. });
+        let in_settings = of_settings && contents.settings.is_some();
         LoadError { file: if in_settings { &found.settings_file } else { &found.file }.clone(), reason }
     };
     let tried = guarded(|| try_out(contents, &settings, engine, limits)).map_err(refused)?;
@@ -57,6 +60,7 @@ pub(crate) fn load(
         compile_ms: tried.compile_ms,
         code: tried.code,
         description: tried.description,
+        schema: tried.schema,
         settings,
     };
     let (engine, observer) = (Arc::clone(engine), Arc::clone(observer));
@@ -95,6 +99,7 @@ fn code_of(
 
 struct Tried {
     description: Description,
+    schema: Option<Schema>,
     compile_ms: u64,
     code: CodeFrom,
     ready: Ready,
@@ -103,7 +108,7 @@ struct Tried {
 
 fn try_out(
     contents: &Contents,
-    settings: &str,
+    settings: &Settings,
     engine: &PolicyEngine,
     limits: &Limits,
 ) -> Result<Tried, Refusal> {
@@ -112,10 +117,15 @@ fn try_out(
     let template = Template::new(&component).map_err(not_usable("linked"))?;
     let compile_ms = (clock::monotonic().saturating_sub(started)).as_millis() as u64;
 
-    let set_up = || set_up(&template, settings, limits);
-    let ((mut first, first_cpu), (mut second, second_cpu)) = (set_up()?, set_up()?);
-    let description = first.describe(limits).map_err(Refusal::SetUp)?;
+    let description = describe(&template, limits)?;
     description::check(&description)?;
+    let schema =
+        Schema::parse(&description.settings_schema).map_err(|detail| Refusal::BadSchema { detail })?;
+    // Before the policy is asked: the host knows the line of each key, and the policy does not.
+    schema.as_ref().map_or(Ok(()), |schema| settings.check(schema))?;
+    let json = settings.json();
+    let set_up = || set_up(&template, &json, limits);
+    let ((mut first, first_cpu), (mut second, second_cpu)) = (set_up()?, set_up()?);
     // The least of two: the first one also touches code and memory for the first time.
     let set_up_cpu = first_cpu.min(second_cpu);
     check_set_up(set_up_cpu, limits)?;
@@ -134,7 +144,21 @@ fn try_out(
         // Only what passed: what is refused should not fill the cache.
         cache.keep(&contents.digest, &component);
     }
-    Ok(Tried { description, compile_ms, code, ready: Ready { template, instances, set_up_cpu }, rows })
+    Ok(Tried {
+        description,
+        schema,
+        compile_ms,
+        code,
+        ready: Ready { template, instances, set_up_cpu },
+        rows,
+    })
+}
+
+/// What a policy says of itself, on an instance of its own that ends with this.
+fn describe(template: &Template, limits: &Limits) -> Result<Description, Refusal> {
+    let timer = Timer::from_first_tick(limits.setup());
+    let mut instance = Instance::start(template, timer, limits).map_err(Refusal::SetUp)?;
+    instance.describe(limits).map_err(Refusal::SetUp)
 }
 
 /// A configured instance, and the CPU time it took to make.

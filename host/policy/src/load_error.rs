@@ -48,6 +48,9 @@ pub enum Refusal {
         "has a name that no policy may have: use letters, digits, `-`, `_` and `.`, at most {NAME_BYTES_MAX} of them"
     )]
     BadName,
+    /// Its settings would be the file that binds workloads.
+    #[error("is called `bindings`, and bindings.toml binds workloads to policies; give it another name")]
+    ReservedName,
     /// Not WASM at all.
     #[error(
         "is no WASM: it begins with {begins}; drop the built .wasm file, not its source or its text form"
@@ -163,6 +166,24 @@ pub enum Refusal {
         /// What it is.
         value: String,
     },
+    /// The settings are not what the policy's schema says.
+    #[error("{}`{key}` {what}; it takes {takes}", line.map(|line| format!("line {line}: ")).unwrap_or_default())]
+    SettingsMisfit {
+        /// Line, from 1; `None` when it is a key that is missing at the top.
+        line: Option<usize>,
+        /// Where.
+        key: String,
+        /// What is wrong.
+        what: String,
+        /// What would be right.
+        takes: String,
+    },
+    /// The schema cannot be used.
+    #[error("states a settings schema that this host cannot use: {detail}")]
+    BadSchema {
+        /// What is wrong.
+        detail: String,
+    },
     /// The settings are too long.
     #[error("has {bytes} bytes, more than the {SETTINGS_BYTES_MAX} allowed for settings")]
     SettingsTooLarge {
@@ -197,6 +218,7 @@ impl Refusal {
             Self::TooLarge { .. } => "too-large",
             Self::TooManyPolicies => "too-many-policies",
             Self::BadName => "bad-name",
+            Self::ReservedName => "reserved-name",
             Self::NotWasm { .. } => "not-wasm",
             Self::Truncated { .. } => "truncated",
             Self::Invalid { .. } => "invalid",
@@ -211,6 +233,8 @@ impl Refusal {
             Self::SlowSetUp { .. } => "slow-set-up",
             Self::SettingsSyntax { .. } => "settings-syntax",
             Self::SettingsValue { .. } => "settings-value",
+            Self::SettingsMisfit { .. } => "settings-misfit",
+            Self::BadSchema { .. } => "bad-schema",
             Self::SettingsTooLarge { .. } => "settings-too-large",
             Self::SetUp(_) => "set-up",
             Self::ConfigureRefused { .. } => "configure-refused",

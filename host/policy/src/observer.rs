@@ -6,6 +6,7 @@ use crate::generation::Generation;
 use crate::load_error::{LoadError, OpenError};
 use crate::policy::Policy;
 use crate::standing::PutAside;
+use crate::workload_file::BindingsError;
 
 /// Told what happens to policies. Called on the thread where it happens: return soon, never block.
 pub trait Observer: Send + Sync {
@@ -17,9 +18,13 @@ pub trait Observer: Send + Sync {
     fn refused(&self, name: &str, error: &LoadError, in_force: bool) {
         let _ = (name, error, in_force);
     }
-    /// A file is gone. `kept` says that the policy is the default and goes on deciding until another is named.
+    /// A file is gone. `kept` says that the policy is bound and goes on deciding until another is.
     fn removed(&self, name: &str, kept: bool) {
         let _ = (name, kept);
+    }
+    /// `bindings.toml` was refused; told once per content. The bindings stay as they are.
+    fn bindings_refused(&self, error: &BindingsError) {
+        let _ = error;
     }
     /// New requests are decided by this generation from now on.
     fn swapped(&self, generation: &Generation) {

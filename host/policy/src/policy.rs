@@ -19,6 +19,8 @@ use crate::limits::{INSTANCE_WAIT, Limits};
 use crate::meter::Timer;
 use crate::observer::Observer;
 use crate::re_run;
+use crate::settings::Settings;
+use crate::settings_schema::{Schema, SettingStatus, unstated};
 use crate::standing::{PutAside, Standing};
 use crate::status::CodeFrom;
 use crate::succession::Judged;
@@ -33,8 +35,9 @@ pub(crate) struct Identity {
     pub(crate) compile_ms: u64,
     pub(crate) code: CodeFrom,
     pub(crate) description: Description,
-    /// As JSON.
-    pub(crate) settings: String,
+    /// `None` when it states none.
+    pub(crate) schema: Option<Schema>,
+    pub(crate) settings: Settings,
 }
 
 /// Compiled code and instances that passed their trial.
@@ -49,6 +52,8 @@ pub(crate) struct Ready {
 /// may come from any thread.
 pub struct Policy {
     identity: Identity,
+    /// As JSON, for new instances.
+    settings: String,
     limits: Limits,
     /// `None` once the version has expired.
     template: ArcSwapOption<Template>,
@@ -79,6 +84,7 @@ impl Policy {
     ) -> Self {
         let warm = Warm::new(ready.instances, limits.idle_instances(), limits.instances_per_policy);
         Self {
+            settings: identity.settings.json(),
             identity,
             limits,
             template: ArcSwapOption::from_pointee(ready.template),
@@ -145,6 +151,18 @@ impl Policy {
     /// Where its compiled code came from.
     pub fn code(&self) -> CodeFrom {
         self.identity.code
+    }
+
+    /// Its settings in force, each with what its schema says of it.
+    pub fn settings(&self) -> Vec<SettingStatus> {
+        let settings = self.identity.settings.value();
+        match &self.identity.schema {
+            Some(schema) => schema.status(settings),
+            None => {
+                let each = settings.as_object().into_iter().flatten();
+                each.map(|(key, value)| SettingStatus { key: key.clone(), ..unstated(value) }).collect()
+            }
+        }
     }
 
     /// Instances that there are at this moment, idle and busy.
@@ -309,7 +327,7 @@ impl Policy {
         let template = self.template.load_full().ok_or(Fault::Expired { hook })?;
         timer.begin(clock::thread_cpu(), clock::monotonic());
         let mut instance = Instance::start(&template, *timer, limits)?;
-        if let Err(again) = instance.configure(&self.identity.settings, *timer, limits)? {
+        if let Err(again) = instance.configure(&self.settings, *timer, limits)? {
             // The same settings were taken when the policy was loaded.
             return Err(Fault::impure(Hook::Configure, "ok", &again));
         }

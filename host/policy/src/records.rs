@@ -2,7 +2,7 @@
 //!
 //! Pure bookkeeping, generic in the policy so that it can be tested without compiling any.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) struct Record<P> {
     pub(crate) modified_ms: Option<u64>,
     pub(crate) in_force: Option<InForce<P>>,
     pub(crate) refused: Option<Refused>,
-    /// The file is gone, and the policy is kept because it is the default.
+    /// The file is gone, and the policy is kept because it is bound.
     pub(crate) kept: bool,
 }
 
@@ -50,12 +50,30 @@ pub(crate) struct Removed {
 #[derive(Debug)]
 pub(crate) struct Records<P> {
     default: String,
+    /// Names that workloads are bound to, beside the default.
+    bound: BTreeSet<String>,
     by_name: BTreeMap<String, Record<P>>,
 }
 
 impl<P> Records<P> {
     pub(crate) fn new(default: String) -> Self {
-        Self { default, by_name: BTreeMap::new() }
+        Self { default, bound: BTreeSet::new(), by_name: BTreeMap::new() }
+    }
+
+    /// Workloads are bound to these policies from now on.
+    pub(crate) fn bind(&mut self, names: impl Iterator<Item = String>) {
+        self.bound = names.collect();
+    }
+
+    /// The policies that decide for somebody, whether or not they are there: the default first.
+    pub(crate) fn bound(&self) -> impl Iterator<Item = &str> {
+        let others = self.bound.iter().filter(|name| **name != self.default);
+        std::iter::once(&self.default).chain(others).map(String::as_str)
+    }
+
+    /// How soon a policy's file is to be looked at: the default's first, then those that are bound.
+    pub(crate) fn rank(&self, name: &str) -> usize {
+        self.bound().position(|bound| bound == name).unwrap_or(usize::MAX)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Record<P>)> {
@@ -126,16 +144,17 @@ impl<P> Records<P> {
         self.by_name.get(name).is_some_and(|record| record.in_force.is_some())
     }
 
-    /// Drops the policies whose files are gone, except the default's last good version.
+    /// Drops the policies whose files are gone, except the last good versions of those that are bound.
     pub(crate) fn keep_only(&mut self, found: &[Found]) -> Vec<Removed> {
         let mut removed = Vec::new();
-        let default = self.default.as_str();
+        let (default, bound) = (&self.default, &self.bound);
         self.by_name.retain(|name, record| {
             if found.iter().any(|found| found.name == *name) {
                 return true;
             }
-            let kept = name == default && record.in_force.is_some();
-            if !record.kept {
+            let kept = (name == default || bound.contains(name)) && record.in_force.is_some();
+            // One that was kept and is bound no more is news again.
+            if !(record.kept && kept) {
                 removed.push(Removed { name: name.clone(), kept });
             }
             record.kept = kept;
@@ -247,6 +266,21 @@ mod tests {
         // It comes back as it was.
         assert!(!records.see(&found("a"), "key 1"));
         assert!(records.iter().all(|(_, record)| !record.kept));
+    }
+
+    /// What a workload is bound to stays until the workload is bound to another.
+    #[test]
+    fn removing_spares_what_is_bound_until_it_is_rebound() {
+        let mut records = with_a_in_force();
+        records.accept(&found("b"), "key".to_owned(), Arc::new("b 1"));
+        records.bind(["b".to_owned(), "a".to_owned()].into_iter());
+        assert_eq!(records.bound().collect::<Vec<_>>(), ["a", "b"]);
+        let removed = |kept| [Removed { name: "b".to_owned(), kept }];
+        assert_eq!(records.keep_only(&[found("a")]), removed(true));
+        assert_eq!(records.keep_only(&[found("a")]), [], "told once");
+        records.bind(std::iter::empty());
+        assert_eq!(records.keep_only(&[found("a")]), removed(false));
+        assert_eq!(records.policies().keys().collect::<Vec<_>>(), ["a"]);
     }
 
     #[test]

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use sluice_core::workload::Binding;
 
 use crate::generation::Generation;
+use crate::history::EarlierVersion;
 use crate::policy::Policy;
+use crate::settings_schema::SettingStatus;
 use crate::standing::PutAside;
 
 /// Whether a policy decides.
@@ -16,11 +19,11 @@ pub enum PolicyState {
     Loaded,
     /// Its file was refused and there is no older version.
     Refused,
-    /// Its file is gone, but it is the default, so its last good version goes on deciding.
+    /// Its file is gone, but it is bound, so its last good version goes on deciding.
     RemovedButBound,
     /// It failed too often: its last good version decides, or else the built-in default.
     PutAside,
-    /// It is the default, but there never was such a file: the built-in default decides.
+    /// It is bound, but there never was such a file: the built-in default decides.
     Missing,
 }
 
@@ -103,6 +106,8 @@ pub struct PolicyStatus {
     pub state: PolicyState,
     /// Whether it is the default.
     pub is_default: bool,
+    /// Workloads that are bound to it, beside those that the default decides for.
+    pub workloads: Vec<String>,
     /// The name that it gives itself.
     pub module: Option<String>,
     /// What it says of itself.
@@ -149,6 +154,33 @@ impl PolicyStatus {
             }),
         });
     }
+}
+
+/// One policy, in full.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyDetail {
+    /// As it is listed.
+    #[serde(flatten)]
+    pub status: PolicyStatus,
+    /// Its settings in force, in the order of their keys.
+    pub settings: Vec<SettingStatus>,
+    /// Instances that there are at this moment, idle and busy.
+    pub instances: u32,
+    /// The bindings that name it.
+    pub bindings: Vec<Binding>,
+    /// Versions that it had before, newest first.
+    pub earlier: Vec<EarlierVersion>,
+}
+
+/// What binds workloads to policies, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BindingsStatus {
+    /// The file.
+    pub file: String,
+    /// Those in force, in the order in which they are tried.
+    pub in_force: Vec<Binding>,
+    /// Why the newest file is not in force: the sentence for people.
+    pub refusal: Option<String>,
 }
 
 /// What one look at the folder changed.

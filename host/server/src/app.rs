@@ -9,13 +9,14 @@ use sluice_policy::PolicyHost;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::config::{Config, Secrets};
+use crate::decisions::Decisions;
 use crate::fleet::Fleet;
 use crate::ids::Ids;
 use crate::release::Releases;
 use crate::sessions::Sessions;
 use crate::telemetry::Telemetry;
 use crate::telemetry::admission::AdmissionMetrics;
-use crate::tenants::Tenants;
+use crate::tenants::{KeyDigest, Tenants};
 use crate::upstream::Upstream;
 
 /// The host process' state.
@@ -32,6 +33,10 @@ pub struct App {
     pub sessions: Sessions,
     /// Changed by the folder watcher.
     pub policies: Arc<PolicyHost>,
+    /// The last ones, for who asks; written by requests.
+    pub decisions: Decisions,
+    /// What the admin API asks for, if it asks.
+    pub admin_token: Option<KeyDigest>,
     /// Connections to engines.
     pub upstream: Upstream,
     /// Logs and metrics.
@@ -69,6 +74,8 @@ impl App {
             fleet: Fleet::new(&config, secrets, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
             upstream,
+            decisions: Decisions::default(),
+            admin_token: secrets.admin_token,
             policies,
             telemetry,
             clock,

@@ -112,12 +112,23 @@ pub struct Doctor {
     pub json: bool,
 }
 
-/// `sluice fleet`
-#[derive(Debug, Args)]
-pub struct FleetArgs {
+/// How a running host's admin API is reached.
+#[derive(Debug, Clone, Args)]
+pub struct AdminHost {
     /// The host's admin address.
     #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
     pub admin: std::net::SocketAddr,
+    /// The file with the token that the host asks for, if it has one: its server.admin_token_file.
+    #[arg(long, env = "SLUICE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// `sluice fleet`
+#[derive(Debug, Args)]
+pub struct FleetArgs {
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
 }
 
 /// `sluice drain`
@@ -135,17 +146,17 @@ pub struct Drain {
     /// How long to wait at most, in seconds.
     #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..))]
     pub wait_s: u32,
-    /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
-    pub admin: std::net::SocketAddr,
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
 }
 
 /// `sluice tenants`
 #[derive(Debug, Args)]
 pub struct Tenants {
-    /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
-    pub admin: std::net::SocketAddr,
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
 }
 
 /// `sluice policy ...`
@@ -153,11 +164,26 @@ pub struct Tenants {
 pub enum Policy {
     /// List the policies of a running host: which are in force, which were refused and why.
     ///
-    /// States: `loaded`; `refused` (the file cannot be used, and no older version is in force); `missing` (the
-    /// configured policy has no file, the built-in default decides); `put-aside` (it failed in more than 1% of its last
-    /// 1,000 calls: its last good version decides, else the built-in default); `removed-but-bound` (the deciding policy's file
-    /// is gone, its last good version stays in force).
+    /// States: `loaded`; `refused` (the file cannot be used, and no older version is in force); `missing` (a
+    /// policy that should decide has no file, the built-in default decides); `put-aside` (it failed in more than 1% of its
+    /// last 1,000 calls: its last good version decides, else the built-in default); `removed-but-bound` (the file of a
+    /// policy that decides is gone, its last good version stays in force).
     List(PolicyList),
+    /// Show one policy of a running host in full: settings in force, bindings, calls, faults, earlier versions.
+    ///
+    ///     sluice policy show adaptive
+    #[command(verbatim_doc_comment)]
+    Show(PolicyShow),
+    /// Explain the last decisions of a running host: who decided what for which request, and why.
+    ///
+    ///     sluice policy explain --last 5
+    ///     sluice policy explain --request my-request-id
+    ///
+    /// The host keeps the last 1,024. `source` says who decided: `policy`; the built-in default, since the policy
+    /// said so (`use-default`), failed (`fault`, with its kind), is not there (`not-loaded`) or is not configured
+    /// (`builtin`); or the policy, which refused the request (`reject`).
+    #[command(verbatim_doc_comment)]
+    Explain(PolicyExplain),
     /// Do to policy files all that the host does before it puts them in force, and tell what came of it.
     ///
     ///     sluice policy check my-policy.wasm
@@ -174,18 +200,48 @@ pub enum Policy {
     ///
     ///     sluice policy build && cp my-policy.wasm policies.d/adaptive.wasm
     ///
-    /// A file decides under the name that `[policy] default` says. Dropped over the file of that name it is live at
-    /// once; under a name of its own it waits until the configuration names it and the host is started again.
+    /// A file decides under the name that `[policy] default` says, or that bindings.toml binds a workload to. Dropped
+    /// over the file of that name it is live at once; under a name of its own it waits until it is bound.
     #[command(verbatim_doc_comment)]
     Build(PolicyBuild),
+}
+
+/// `sluice policy show`
+#[derive(Debug, Args)]
+pub struct PolicyShow {
+    /// The policy, as `sluice policy list` names it.
+    pub name: String,
+    /// Print one JSON object, for programs.
+    #[arg(long)]
+    pub json: bool,
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
+}
+
+/// `sluice policy explain`
+#[derive(Debug, Args)]
+pub struct PolicyExplain {
+    /// How many decisions at most, the newest ones.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    pub last: u16,
+    /// Only those of this request: its X-Request-Id, the client's own or the one that the host gave it.
+    #[arg(long, value_name = "ID")]
+    pub request: Option<String>,
+    /// Print one JSON object a line, for programs.
+    #[arg(long)]
+    pub json: bool,
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
 }
 
 /// `sluice policy list`
 #[derive(Debug, Args)]
 pub struct PolicyList {
-    /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
-    pub admin: std::net::SocketAddr,
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
 }
 
 /// `sluice policy check`

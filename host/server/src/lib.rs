@@ -2,6 +2,8 @@
 //!
 //! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
 
+pub mod admin_policies;
+pub mod admin_token;
 pub mod admin_workers;
 pub mod admission;
 pub mod app;
@@ -9,6 +11,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod decisions;
 pub mod doctor;
 pub mod extra_args;
 pub mod fleet;

@@ -34,7 +34,7 @@ fn card(pool: &Pool) -> Value {
 }
 
 /// Clients write the `/` in a model's name as it is, or as `%2F`. What is no escape stays.
-fn percent_decoded(text: &str) -> String {
+pub fn percent_decoded(text: &str) -> String {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,23 +1,39 @@
 //! What the policy host reports, into logs and metrics.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sluice_policy::{CacheUse, Fault, Generation, LoadError, Observer, OpenError, Policy, PutAside};
+use sluice_policy::{
+    BINDINGS, BindingsError, CacheUse, Fault, Generation, LoadError, Observer, OpenError, Policy, PutAside,
+};
 
+use crate::config::BUILTIN;
 use crate::telemetry::Telemetry;
 
-/// Key of the warning that the deciding policy is not loaded.
-pub const NOT_LOADED: &str = "policy not loaded";
+/// Says once that a policy that should decide is not there. It is forgotten when the policy comes.
+pub fn tell_missing(telemetry: &Telemetry, policy: &str, folder: &Path) {
+    telemetry.warn_once(&missing_key(policy), || {
+        format!(
+            "policy {policy:?} is not in force: drop {}/{policy}.wasm; the built-in default decides until then",
+            folder.display()
+        )
+    });
+}
+
+fn missing_key(policy: &str) -> String {
+    format!("policy not loaded {policy}")
+}
 
 /// Writes policy events down.
 pub struct PolicyEvents {
     telemetry: Arc<Telemetry>,
+    folder: PathBuf,
 }
 
 impl PolicyEvents {
-    /// Into this telemetry.
-    pub fn new(telemetry: Arc<Telemetry>) -> Self {
-        Self { telemetry }
+    /// Into this telemetry; `folder` is the policies'.
+    pub fn new(telemetry: Arc<Telemetry>, folder: PathBuf) -> Self {
+        Self { telemetry, folder }
     }
 
     fn fault_key(policy: &str, fault: &Fault) -> String {
@@ -38,7 +54,7 @@ impl Observer for PolicyEvents {
         );
         // A new version's faults are news again.
         self.telemetry.forget_prefix(&format!("fault {name} "));
-        self.telemetry.forget(NOT_LOADED);
+        self.telemetry.forget(&missing_key(name));
     }
 
     fn refused(&self, name: &str, error: &LoadError, in_force: bool) {
@@ -49,9 +65,9 @@ impl Observer for PolicyEvents {
 
     fn removed(&self, name: &str, kept: bool) {
         if kept {
-            tracing::warn!(
+            tracing::error!(
                 policy = name,
-                "the default policy's file is gone: its last good version stays in force"
+                "the file of a policy that decides is gone: its last good version stays in force until another is bound"
             );
         } else {
             tracing::info!(policy = name, "policy removed");
@@ -60,7 +76,22 @@ impl Observer for PolicyEvents {
 
     fn swapped(&self, generation: &Generation) {
         self.telemetry.metrics.swapped(generation.number);
-        tracing::info!(generation = generation.number, "policies in force");
+        let workloads = generation.bindings().len();
+        tracing::info!(generation = generation.number, workloads, "policies in force");
+        for policy in generation.bindings().iter().map(|binding| binding.policy.as_str()) {
+            if policy == BUILTIN {
+                continue;
+            }
+            self.telemetry.metrics.expect_policy(policy);
+            if generation.policy(policy).is_none() {
+                tell_missing(&self.telemetry, policy, &self.folder);
+            }
+        }
+    }
+
+    fn bindings_refused(&self, error: &BindingsError) {
+        self.telemetry.metrics.refused(BINDINGS);
+        tracing::error!("workload bindings refused, they stay as they are: {error}");
     }
 
     fn put_aside(&self, policy: &Policy, why: &PutAside, instead: Option<&Policy>) {

@@ -8,8 +8,9 @@ use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
 use sluice_core::health::State;
-use sluice_policy::{PolicyState, PolicyStatus};
 
+use crate::admin_policies;
+use crate::admin_token;
 use crate::admin_workers;
 use crate::app::App;
 use crate::config::BUILTIN;
@@ -60,8 +61,21 @@ async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Response<Response
 /// Where operators connect.
 pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
     match (method(request), request.uri().path()) {
-        (&Method::GET, "/ready") => ready(app),
-        (&Method::GET, "/admin/policies") => policies(app),
+        // Probes and scrapers show no token; clients may ask the same where they connect.
+        (&Method::GET, "/ready") => return ready(app),
+        (&Method::GET, "/metrics") => return metrics(app),
+        (&Method::GET, "/health") => return json_response(StatusCode::OK, r#"{"status":"ok"}"#),
+        _ => {}
+    }
+    if let Err(error) = admin_token::check(app.admin_token.as_ref(), request.headers()) {
+        return error.response();
+    }
+    match (method(request), request.uri().path()) {
+        (&Method::GET, "/admin/policies") => admin_policies::list(app),
+        (&Method::GET, "/admin/decisions") => {
+            admin_policies::decisions(app, request.uri().query().unwrap_or_default())
+        }
+        (&Method::GET, path) if path.starts_with(admin_policies::ONE) => admin_policies::one(app, path),
         (&Method::GET, "/admin/fleet") => {
             json_response(StatusCode::OK, json!({"pools": status::fleet(&app.fleet)}).to_string())
         }
@@ -69,8 +83,6 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
             let body = json!(tenants::status::tenants(&app.tenants, &app.admission));
             json_response(StatusCode::OK, body.to_string())
         }
-        (&Method::GET, "/metrics") => metrics(app),
-        (&Method::GET, "/health") => json_response(StatusCode::OK, r#"{"status":"ok"}"#),
         (_, path) if path.starts_with(admin_workers::PREFIX) => admin_workers::answer(app, request),
         (method, path) => not_found(method, path, &ADMIN),
     }
@@ -104,9 +116,11 @@ const DATA_PLANE: [(Method, &str); 6] = [
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 8] = [
+const ADMIN: [(Method, &str); 10] = [
     (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
+    (Method::GET, "/admin/policies/NAME"),
+    (Method::GET, "/admin/decisions"),
     (Method::GET, "/admin/fleet"),
     (Method::GET, "/admin/tenants"),
     (Method::POST, "/admin/workers/POOL/WORKER/drain"),
@@ -143,23 +157,6 @@ fn ready(app: &App) -> Response<ResponseBody> {
     });
     let status = if serves { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     json_response(status, body.to_string())
-}
-
-fn policies(app: &App) -> Response<ResponseBody> {
-    let generation = app.policies.generation();
-    // The built-in policy has no file to be missing.
-    let missing_builtin =
-        |status: &PolicyStatus| status.name == BUILTIN && status.state == PolicyState::Missing;
-    let policies: Vec<_> =
-        app.policies.status().into_iter().filter(|status| !missing_builtin(status)).collect();
-    let body = json!({
-        "generation": generation.number,
-        "default": app.config.policy.default,
-        "folder": app.config.policy.folder,
-        "cache": app.policies.cache_status(),
-        "policies": policies,
-    });
-    json_response(StatusCode::OK, body.to_string())
 }
 
 fn metrics(app: &App) -> Response<ResponseBody> {

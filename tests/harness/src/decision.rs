@@ -8,6 +8,8 @@ pub const DECISION_HEADER: &str = "x-sluice-decision";
 pub struct Decision {
     /// Name of the policy in charge.
     pub policy: String,
+    /// The request's workload.
+    pub workload: String,
     /// As the policy says.
     pub version: String,
     /// Number of the policy set that the request was served with.
@@ -34,6 +36,7 @@ impl Decision {
             let value = value.to_owned();
             match key {
                 "policy" => decision.policy = value,
+                "workload" => decision.workload = value,
                 "version" => decision.version = value,
                 "generation" => generation = value.parse().ok(),
                 "source" => decision.source = value,

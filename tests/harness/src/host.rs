@@ -139,6 +139,16 @@ impl Host {
         place(self.folder.path(), &self.policy_folder(), policy)
     }
 
+    /// Puts a NAME.toml into the watched folder in the same way.
+    pub fn drop_settings(&self, name: &str, toml: &str) -> Result<(), HarnessError> {
+        put(self.folder.path(), &self.policy_folder(), &format!("{name}.toml"), toml.as_bytes())
+    }
+
+    /// The folder of its configuration.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Takes a policy out of the watched folder.
     pub fn remove_policy(&self, name: &str) -> Result<(), HarnessError> {
         let file = self.policy_folder().join(format!("{name}.wasm"));
@@ -207,17 +217,19 @@ pub async fn policies(admin: &Client) -> Result<Policies, HarnessError> {
         .ok_or_else(|| HarnessError::Unexpected { what: "/admin/policies".into(), found: answer.text() })
 }
 
-/// Writes beside the watched folder and renames into it, so that no half-written file is ever seen there. Settings
-/// first: the policy's own file is what is waited for.
+/// Settings first: the policy's own file is what is waited for.
 fn place(beside: &Path, folder: &Path, policy: &PolicyFile) -> Result<(), HarnessError> {
-    let put = |file: String, bytes: &[u8]| {
-        let new = beside.join(format!("{file}.new"));
-        fs::write(&new, bytes)
-            .and_then(|()| fs::rename(&new, folder.join(&file)))
-            .map_err(HarnessError::io(format!("drop {file}")))
-    };
+    let put = |file: String, bytes: &[u8]| put(beside, folder, &file, bytes);
     if let Some(settings) = &policy.settings {
         put(format!("{}.toml", policy.name), settings.as_bytes())?;
     }
     put(format!("{}.wasm", policy.name), &policy.wasm)
+}
+
+/// Writes beside the watched folder and renames into it, so that no half-written file is ever seen there.
+fn put(beside: &Path, folder: &Path, file: &str, bytes: &[u8]) -> Result<(), HarnessError> {
+    let new = beside.join(format!("{file}.new"));
+    fs::write(&new, bytes)
+        .and_then(|()| fs::rename(&new, folder.join(file)))
+        .map_err(HarnessError::io(format!("drop {file}")))
 }

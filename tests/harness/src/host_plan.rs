@@ -37,6 +37,8 @@ pub struct HostPlan {
     pub policy: String,
     /// Where clients connect.
     pub listen: String,
+    /// Where operators connect.
+    pub admin_listen: String,
     /// More lines of `[server]`.
     pub server: String,
     /// Lines of `[upstream]`.
@@ -62,6 +64,7 @@ impl HostPlan {
             workers: Vec::new(),
             policy: "builtin".into(),
             listen: "127.0.0.1:0".into(),
+            admin_listen: "127.0.0.1:0".into(),
             server: String::new(),
             upstream: String::new(),
             policy_keys: String::new(),
@@ -93,9 +96,21 @@ impl HostPlan {
             Mode::Pull => "pull",
             Mode::Unified => "unified",
         };
-        let Self { listen, server, upstream, policy, policy_keys, telemetry, model, pool, tables, .. } = self;
+        let Self {
+            listen,
+            admin_listen,
+            server,
+            upstream,
+            policy,
+            policy_keys,
+            telemetry,
+            model,
+            pool,
+            tables,
+            ..
+        } = self;
         let mut toml = format!(
-            "[server]\nlisten = \"{listen}\"\nadmin_listen = \"127.0.0.1:0\"\n{server}\n\
+            "[server]\nlisten = \"{listen}\"\nadmin_listen = \"{admin_listen}\"\n{server}\n\
              [upstream]\n{upstream}\n\
              [policy]\nfolder = \"policies.d\"\ndefault = \"{policy}\"\n{policy_keys}\n\
              [telemetry]\n{telemetry}\n{tables}\n\

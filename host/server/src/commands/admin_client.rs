@@ -1,8 +1,11 @@
 //! Asking a running host's admin listener.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
+
+use crate::cli::AdminHost;
+use crate::config;
 
 /// How long a command waits for the host.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -11,25 +14,35 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 const ADMIN_ANSWER_BYTES_AT_MOST: u64 = 8 * 1024 * 1024;
 
 /// One GET.
-pub fn get<T: serde::de::DeserializeOwned>(admin: SocketAddr, path: &str) -> Result<T, String> {
-    read(admin, &ask(admin, "GET", path)?)
+pub fn get<T: serde::de::DeserializeOwned>(host: &AdminHost, path: &str) -> Result<T, String> {
+    read(host, &ask(host, "GET", path)?)
 }
 
 /// One POST without a body.
-pub fn post<T: serde::de::DeserializeOwned>(admin: SocketAddr, path: &str) -> Result<T, String> {
-    read(admin, &ask(admin, "POST", path)?)
+pub fn post<T: serde::de::DeserializeOwned>(host: &AdminHost, path: &str) -> Result<T, String> {
+    read(host, &ask(host, "POST", path)?)
 }
 
-fn read<T: serde::de::DeserializeOwned>(admin: SocketAddr, body: &str) -> Result<T, String> {
-    serde_json::from_str(body).map_err(|error| format!("{admin} is no Sluice admin API: {error}"))
+fn read<T: serde::de::DeserializeOwned>(host: &AdminHost, body: &str) -> Result<T, String> {
+    serde_json::from_str(body).map_err(|error| format!("{} is no Sluice admin API: {error}", host.admin))
 }
 
 /// HTTP/1.0: no keep-alive and no chunks, so the body is what follows the blank line.
-fn ask(admin: SocketAddr, method: &str, path: &str) -> Result<String, String> {
+fn ask(host: &AdminHost, method: &str, path: &str) -> Result<String, String> {
+    let admin = host.admin;
+    let token = match &host.token_file {
+        Some(file) => {
+            let token = config::secret(file).map_err(|what| {
+                format!("{} {what}\n  cure: put the admin token on the file's only line", file.display())
+            })?;
+            format!("Authorization: Bearer {token}\r\n")
+        }
+        None => String::new(),
+    };
     let exchange = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&admin, ADMIN_TIMEOUT)?;
         stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
-        write!(stream, "{method} {path} HTTP/1.0\r\nHost: {admin}\r\nContent-Length: 0\r\n\r\n")?;
+        write!(stream, "{method} {path} HTTP/1.0\r\nHost: {admin}\r\nContent-Length: 0\r\n{token}\r\n")?;
         let mut answer = String::new();
         stream.take(ADMIN_ANSWER_BYTES_AT_MOST).read_to_string(&mut answer)?;
         Ok(answer)
@@ -41,6 +54,10 @@ fn ask(admin: SocketAddr, method: &str, path: &str) -> Result<String, String> {
     let status = head.lines().next().unwrap_or_default();
     if status.contains(" 200 ") {
         return Ok(body.to_owned());
+    }
+    if status.contains(" 401 ") {
+        let cure = "pass the file with its token: --token-file, or SLUICE_ADMIN_TOKEN_FILE";
+        return Err(format!("{admin} refuses: {}\n  cure: {cure}", told(body).unwrap_or_default()));
     }
     Err(told(body).unwrap_or_else(|| format!("{admin}: {path} answered {status:?}")))
 }

@@ -66,7 +66,7 @@ struct Ordered {
 
 /// Prints the workers.
 pub fn run(args: &FleetArgs) -> ExitCode {
-    match admin_client::get::<Listing>(args.admin, "/admin/fleet") {
+    match admin_client::get::<Listing>(&args.host, "/admin/fleet") {
         Ok(listing) => {
             say(&shown(&listing));
             ExitCode::SUCCESS
@@ -144,7 +144,7 @@ pub fn drain(args: &Drain) -> ExitCode {
     }
     let order = if args.undo { "undrain" } else { "drain" };
     let path = format!("{}{pool}/{worker}/{order}", admin_workers::PREFIX);
-    match admin_client::post::<Ordered>(args.admin, &path) {
+    match admin_client::post::<Ordered>(&args.host, &path) {
         Ok(ordered) if args.wait && !args.undo => wait(args, &ordered, &path),
         Ok(ordered) => {
             say(&told(&args.worker, &ordered));
@@ -185,7 +185,7 @@ fn wait(args: &Drain, ordered: &Ordered, path: &str) -> ExitCode {
             shown.clone_from(&text);
         }
         runtime.block_on(async { tokio::time::sleep(LOOK_EVERY).await });
-        match admin_client::post::<Ordered>(args.admin, path) {
+        match admin_client::post::<Ordered>(&args.host, path) {
             Ok(ordered) => (text, safe) = (told(&args.worker, &ordered), ordered.safe_to_stop),
             Err(message) => return failed(&message),
         }

@@ -6,6 +6,7 @@ pub mod emulate;
 pub mod fleet;
 pub mod policy;
 pub mod policy_new;
+pub mod policy_show;
 pub mod serve;
 pub mod tenants;
 
@@ -28,7 +29,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Fleet(args) => fleet::run(&args),
         Command::Drain(args) => fleet::drain(&args),
         Command::Policy(command) => policy::run(command),
-        Command::Tenants(args) => tenants::list(args.admin),
+        Command::Tenants(args) => tenants::list(&args.host),
         Command::TenantKey => tenants::key(),
         Command::Emulate(args) => emulate::run(args),
     }

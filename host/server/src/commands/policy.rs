@@ -1,18 +1,18 @@
-//! `sluice policy`: list, check, new, build.
+//! `sluice policy`: list, check, new, build; `show` and `explain` are in [`super::policy_show`].
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Deserialize;
 use sluice_core::verdict::{DecodeChoice, Placement, Renewal, Retention, Verdict};
+use sluice_core::workload::DEFAULT_WORKLOAD;
 use sluice_policy::{Limits, TrialAnswer};
 
-use super::{admin_client, complain, policy_new, say};
-use crate::cli::{Policy, PolicyCheck};
+use super::{admin_client, complain, policy_new, policy_show, say};
+use crate::cli::{AdminHost, Policy, PolicyCheck};
 use crate::config;
-use crate::text_table::TextTable;
+use crate::text_table::{TextTable, one_line};
 
 /// Where a file decides, as the last of the steps that `new` and `build` tell.
 const LIVE_PLACE: &str = "POLICY_FOLDER/DECIDING_NAME.wasm\n\
@@ -21,7 +21,9 @@ const LIVE_PLACE: &str = "POLICY_FOLDER/DECIDING_NAME.wasm\n\
 /// Runs one of them.
 pub fn run(command: Policy) -> ExitCode {
     let done = match command {
-        Policy::List(args) => list(args.admin),
+        Policy::List(args) => list(&args.host),
+        Policy::Show(args) => policy_show::show(&args),
+        Policy::Explain(args) => policy_show::explain(&args),
         Policy::Check(args) => check(&args),
         Policy::New(args) => new(&args.parent, &args.name),
         Policy::Build(args) => build(&args.dir),
@@ -40,12 +42,22 @@ struct Listing {
     generation: u64,
     default: String,
     policies: Vec<Listed>,
+    #[serde(default)]
+    bindings: Bindings,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Bindings {
+    refusal: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct Listed {
     name: String,
     state: String,
+    #[serde(default)]
+    workloads: Vec<String>,
     #[serde(default)]
     module: Option<String>,
     #[serde(default)]
@@ -86,16 +98,25 @@ struct Refusal {
     message: String,
 }
 
-fn list(admin: SocketAddr) -> Result<ExitCode, String> {
-    let listing: Listing = admin_client::get(admin, "/admin/policies")?;
-    let mut table =
-        TextTable::new(&["policy", "state", "module", "digest", "code", "calls", "faults", "why"]);
+fn list(host: &AdminHost) -> Result<ExitCode, String> {
+    let listing: Listing = admin_client::get(host, "/admin/policies")?;
+    let mut table = TextTable::new(&[
+        "policy",
+        "state",
+        "decides for",
+        "module",
+        "digest",
+        "code",
+        "calls",
+        "faults",
+        "why",
+    ]);
     for policy in &listing.policies {
-        let mark = if policy.name == listing.default { " (decides)" } else { "" };
         let faults: Vec<_> = policy.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         table.row([
-            format!("{}{mark}", policy.name),
+            policy.name.clone(),
             shown_state(policy),
+            decides_for(policy, &listing.default),
             [&policy.module, &policy.version].into_iter().flatten().cloned().collect::<Vec<_>>().join(" "),
             policy.digest.as_deref().map(|digest| digest.chars().take(12).collect()).unwrap_or_default(),
             shown_code(policy),
@@ -105,7 +126,16 @@ fn list(admin: SocketAddr) -> Result<ExitCode, String> {
         ]);
     }
     say(&format!("generation {}\n{table}", listing.generation));
+    if let Some(refusal) = &listing.bindings.refusal {
+        say(&format!("bindings stay as they are: {}", one_line(refusal)));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Its workloads, and whether it decides for all that no binding matches.
+fn decides_for(policy: &Listed, default: &str) -> String {
+    let others = (policy.name == default).then(|| DEFAULT_WORKLOAD.to_owned());
+    policy.workloads.iter().cloned().chain(others).collect::<Vec<_>>().join(", ")
 }
 
 fn shown_state(policy: &Listed) -> String {

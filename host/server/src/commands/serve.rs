@@ -19,7 +19,7 @@ use crate::config::{self, Config, ConfigError, PolicyCache, Secrets};
 use crate::fleet::{kv_watch, probe};
 use crate::listen::{self, Serving, TlsServing};
 use crate::policy_cache;
-use crate::policy_events::{NOT_LOADED, PolicyEvents};
+use crate::policy_events::{self, PolicyEvents};
 use crate::release::{self, Releasing};
 use crate::routes;
 use crate::sessions;
@@ -80,11 +80,11 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     if config.policy.default != config::BUILTIN {
         telemetry.metrics.expect_policy(&config.policy.default);
     }
-    let policies =
-        match PolicyHost::open(host_config(&config), Arc::new(PolicyEvents::new(telemetry.clone()))) {
-            Ok(policies) => policies,
-            Err(error) => return refuse(&policy_folder(&config, &error)),
-        };
+    let events = PolicyEvents::new(telemetry.clone(), config.policy.folder.clone());
+    let policies = match PolicyHost::open(host_config(&config), Arc::new(events)) {
+        Ok(policies) => policies,
+        Err(error) => return refuse(&policy_folder(&config, &error)),
+    };
     let _watcher = match policies.watch() {
         Ok(watcher) => watcher,
         Err(error) => return refuse(&policy_folder(&config, &error)),
@@ -103,10 +103,19 @@ pub(super) fn check_files(config: &Config) -> Result<Vec<String>, ConfigError> {
     secured(config)?;
     sluice_policy::check_folder(&config.policy.folder).map_err(|error| policy_folder(config, &error))?;
     let policy = &config.policy;
-    let file = policy.folder.join(format!("{}.wasm", policy.default));
-    let missing = policy.default != config::BUILTIN && !file.exists();
-    let note = || format!("there is no {} yet: the built-in default decides until then", file.display());
-    Ok(missing.then(note).into_iter().collect())
+    let bindings = sluice_policy::read_bindings(&policy.folder)
+        .map_err(|error| config::in_use(config, "policy", "folder", error.to_string(), error.cure.clone()))?;
+    let bound =
+        bindings.iter().map(|binding| (&binding.policy, format!(" for workload {:?}", binding.workload)));
+    let deciding = std::iter::once((&policy.default, String::new())).chain(bound);
+    let missing = deciding.filter_map(|(name, whose)| {
+        let file = policy.folder.join(format!("{name}.wasm"));
+        let is_missing = name != config::BUILTIN && !file.exists();
+        is_missing.then(|| {
+            format!("there is no {} yet: the built-in default decides{whose} until then", file.display())
+        })
+    });
+    Ok(missing.collect())
 }
 
 /// TLS towards clients, if they see a certificate, and the client towards workers.
@@ -186,6 +195,7 @@ async fn serve(
         stop: stopped,
         threads: Some(threads),
     };
+    tell_plain_admin(&app);
     announce(&app, &clients, &operators);
     let data = {
         let app = app.clone();
@@ -284,13 +294,21 @@ async fn bind(config: &Config, address: SocketAddr, key: &str) -> Result<TcpList
     })
 }
 
+/// The admin API is plain HTTP: beyond this machine its token can be read on the way.
+fn tell_plain_admin(app: &App) {
+    let address = app.config.server.admin_listen;
+    if !address.ip().to_canonical().is_loopback() {
+        tracing::warn!(
+            "the admin API on {address} is plain HTTP, its token too: keep it within a network you trust"
+        );
+    }
+}
+
 /// A deciding policy that is not there is told at the start, not with the first request.
 fn tell_missing_policy(app: &App) {
-    let (wanted, folder) = (&app.config.policy.default, app.config.policy.folder.display());
+    let wanted = &app.config.policy.default;
     if wanted != config::BUILTIN && app.policies.generation().default_policy().is_none() {
-        app.telemetry.warn_once(NOT_LOADED, || {
-            format!("policy {wanted:?} is not in force: drop {folder}/{wanted}.wasm; the built-in default decides until then")
-        });
+        policy_events::tell_missing(&app.telemetry, wanted, &app.config.policy.folder);
     }
 }
 

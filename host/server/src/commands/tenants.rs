@@ -1,17 +1,17 @@
 //! `sluice tenants` and `sluice tenant-key`.
 
 use std::io::{IsTerminal, Read};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use super::{BAD_INPUT, admin_client, complain, say};
+use crate::cli::AdminHost;
 use crate::tenants::status::TenantsStatus;
 use crate::tenants::{KEY_BYTES_AT_MOST, KeyDigest};
 use crate::text_table::TextTable;
 
 /// Shows what the tenants of a running host have.
-pub fn list(admin: SocketAddr) -> ExitCode {
-    let status: TenantsStatus = match admin_client::get(admin, "/admin/tenants") {
+pub fn list(host: &AdminHost) -> ExitCode {
+    let status: TenantsStatus = match admin_client::get(host, "/admin/tenants") {
         Ok(status) => status,
         Err(message) => {
             complain(&message);

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use sluice_core::workload::SECRET_HEADERS;
 use toml::Spanned;
 
 use super::errors::Problems;
@@ -13,10 +14,6 @@ use super::meant::{Config, Policy, PolicyCache, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
 use super::{check_pools, check_telemetry, check_tenants, check_tls};
-
-/// Request headers whose values are secrets, which no policy, decision record or log is given.
-pub(super) const SECRET_HEADERS: [&str; 5] =
-    ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"];
 
 /// What a written configuration means. Where there was a problem, a default stands in: the result is good
 /// only when no problem was found.
@@ -67,6 +64,7 @@ fn server(path: &Path, written: &written::Server, problems: &mut Problems<'_>) -
     let server = Server {
         listen: address("listen", &written.listen, limits::LISTEN, problems),
         admin_listen: address("admin_listen", &written.admin_listen, limits::ADMIN_LISTEN, problems),
+        admin_token_file: file("admin_token_file", "admin.token", path, &written.admin_token_file, problems),
         drain_delay_ms: number("drain_delay_ms", &written.drain_delay_ms, limits::DRAIN_DELAY_MS, problems),
         drain_timeout_ms: number(
             "drain_timeout_ms",
@@ -109,24 +107,29 @@ fn server(path: &Path, written: &written::Server, problems: &mut Problems<'_>) -
         ),
         tls: check_tls::server(path, written, problems),
     };
-    loopback_only(written, &server, problems);
+    loopback_or_token(written, &server, problems);
     if problems.count() == found_before {
         server_fits_together(written, &server, problems);
     }
     server
 }
 
-/// The admin listener trusts whoever reaches it.
-fn loopback_only(written: &written::Server, server: &Server, problems: &mut Problems<'_>) {
+/// Without a token the admin listener trusts whoever reaches it.
+fn loopback_or_token(written: &written::Server, server: &Server, problems: &mut Problems<'_>) {
     let address = server.admin_listen;
     if let Some(field) = &written.admin_listen
         && !address.ip().to_canonical().is_loopback()
+        && server.admin_token_file.is_none()
     {
         let cure = format!(
-            "write \"127.0.0.1:{}\": whoever reaches it controls the host, and it asks for no password",
+            "write \"127.0.0.1:{}\", or set admin_token_file: whoever reaches it controls the host",
             address.port()
         );
-        problems.at(field.span(), format!("admin_listen {address} is not a loopback address"), cure);
+        problems.at(
+            field.span(),
+            format!("admin_listen {address} is not a loopback address, and there is no admin_token_file"),
+            cure,
+        );
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use sluice_core::workload::SECRET_HEADERS;
 use toml::Spanned;
 
-use super::check::{SECRET_HEADERS, Seen, file, is_header_name, name, number, optional};
+use super::check::{Seen, file, is_header_name, name, number, optional};
 use super::errors::Problems;
 use super::limits;
 use super::meant::{Tenant, Tenants};

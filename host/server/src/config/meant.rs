@@ -35,8 +35,10 @@ pub struct Config {
 pub struct Server {
     /// Where clients connect.
     pub listen: SocketAddr,
-    /// Where operators connect: always a loopback address.
+    /// Where operators connect: a loopback address, or there is a token.
     pub admin_listen: SocketAddr,
+    /// Holds the token that operators show; `None`: whoever reaches the address is one.
+    pub admin_token_file: Option<PathBuf>,
     /// From the signal to stop until new connections are refused; meanwhile `/ready` says no.
     pub drain_delay_ms: u64,
     /// From the signal to stop until requests still running are cut off; 0 cuts them off at once.

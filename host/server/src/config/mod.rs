@@ -35,7 +35,7 @@ pub use self::meant::{
     Config, Policy, PolicyCache, Pool, PoolMode, SampleRatio, Server, Sessions, Telemetry, Tenant, Tenants,
     Tls, UpstreamTls, Worker, worker_id,
 };
-pub use self::secrets::{Secrets, own_headers};
+pub use self::secrets::{Secrets, own_headers, secret};
 pub use self::source::Place;
 pub use self::url::{UrlError, WorkerUrl};
 

@@ -11,15 +11,21 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use super::errors::ConfigError;
 use super::in_use;
 use super::meant::Config;
+use crate::tenants::KeyDigest;
 
 /// The longest secret taken, in bytes: any key or token in use is far shorter.
 const MAX_SECRET_BYTES: u64 = 4_096;
+
+/// The shortest admin token, in bytes: who reaches the port may try as many as the network carries.
+const MIN_TOKEN_BYTES: usize = 16;
 
 /// What the secret files hold. Never shown.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// Of `[tenants] salt_secret_file`; empty without one.
     pub salt: Vec<u8>,
+    /// Of `[server] admin_token_file`, by digest only; `None` without one.
+    pub admin_token: Option<KeyDigest>,
     /// `Authorization` values for the engines, by pool name.
     pub engine_keys: HashMap<String, HeaderValue>,
 }
@@ -42,6 +48,10 @@ impl Secrets {
         if let Some(path) = &config.tenants.salt_secret_file {
             let read = secret(path).map_err(|what| told("tenants", "salt_secret_file", "", path, what));
             secrets.salt = read?.into_bytes();
+        }
+        if let Some(path) = &config.server.admin_token_file {
+            let token = admin_token(path).map_err(|what| told("server", "admin_token_file", "", path, what));
+            secrets.admin_token = Some(KeyDigest::of(token?.as_bytes()));
         }
         for pool in &config.pools {
             let Some(path) = &pool.engine_api_key_file else { continue };
@@ -68,8 +78,20 @@ pub fn own_headers(engine_key: Option<&HeaderValue>) -> HeaderMap {
     engine_key.iter().map(|key| (AUTHORIZATION, (*key).clone())).collect()
 }
 
+/// The admin token in a file.
+fn admin_token(path: &Path) -> Result<String, String> {
+    let token = secret(path)?;
+    if token.len() < MIN_TOKEN_BYTES {
+        return Err(format!("is shorter than {MIN_TOKEN_BYTES} bytes; openssl rand -hex 32 makes one"));
+    }
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("holds what cannot stand in a header".to_owned());
+    }
+    Ok(token)
+}
+
 /// A file's only line. The error says what is wrong, never what stands there.
-fn secret(path: &Path) -> Result<String, String> {
+pub fn secret(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     let read = file.take(MAX_SECRET_BYTES + 1).read_to_string(&mut text);

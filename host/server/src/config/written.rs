@@ -17,6 +17,7 @@ const SERVER: Shape = Shape {
     keys: &[
         "listen",
         "admin_listen",
+        "admin_token_file",
         "drain_delay_ms",
         "drain_timeout_ms",
         "max_body_bytes",
@@ -86,6 +87,7 @@ pub(super) struct Written {
 pub(super) struct Server {
     pub(super) listen: Field<String>,
     pub(super) admin_listen: Field<String>,
+    pub(super) admin_token_file: Field<String>,
     pub(super) drain_delay_ms: Field<i128>,
     pub(super) drain_timeout_ms: Field<i128>,
     pub(super) max_body_bytes: Field<i128>,
@@ -202,6 +204,7 @@ fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
     let server = Server {
         listen: table.text("listen", problems),
         admin_listen: table.text("admin_listen", problems),
+        admin_token_file: table.text("admin_token_file", problems),
         drain_delay_ms: table.number("drain_delay_ms", problems),
         drain_timeout_ms: table.number("drain_timeout_ms", problems),
         max_body_bytes: table.number("max_body_bytes", problems),

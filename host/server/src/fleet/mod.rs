@@ -11,6 +11,7 @@ pub mod leg;
 pub mod pairs;
 pub mod probe;
 pub mod scrape;
+pub mod sequences;
 pub mod status;
 pub mod table;
 pub mod worker;
@@ -36,6 +37,7 @@ pub use holds::HandleGuard;
 use kv_watch::KvState;
 pub use leg::Leg;
 use pairs::Pairs;
+use sequences::Sequences;
 pub use table::Table;
 use worker::Seen;
 pub use worker::Worker;
@@ -68,7 +70,9 @@ pub struct Pool {
     retry_budget: Mutex<RetryBudget>,
     /// Decisions begun before a drain order may still send work for this long.
     decisions_end_within: Duration,
+    /// Of all workloads.
     decisions: AtomicU64,
+    sequences: Sequences,
     /// Written by the pool's KV watch alone.
     kv: ArcSwap<KvState>,
     clock: Arc<dyn Clock>,
@@ -118,6 +122,7 @@ impl Pool {
             retry_budget: Mutex::new(RetryBudget::of(RETRIES_AT_ONCE)),
             decisions_end_within,
             decisions: AtomicU64::new(0),
+            sequences: Sequences::default(),
             kv: ArcSwap::default(),
             clock,
         }
@@ -226,9 +231,10 @@ impl Pool {
         config::own_headers(self.engine_key.as_ref())
     }
 
-    /// The number of this decision, counted from 0.
-    pub fn next_sequence(&self) -> u64 {
-        self.decisions.fetch_add(1, Ordering::Relaxed)
+    /// The number of this decision among its workload's here, counted from 0.
+    pub fn next_sequence(&self, workload: &str) -> u64 {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.sequences.next(workload)
     }
 
     /// Tokens that a prompt text of `bytes` most likely has.

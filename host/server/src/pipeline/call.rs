@@ -8,7 +8,8 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sluice_core::facts::Row;
 use sluice_core::session::{PromptMark, Session, SessionKey};
 use sluice_core::table::rows_without;
-use sluice_policy::Generation;
+use sluice_core::workload::Asked;
+use sluice_policy::{Bound, Generation};
 use tokio::time::Instant;
 
 use super::REQUEST_ID_HEADER;
@@ -45,6 +46,8 @@ pub(super) struct Call<'a> {
     pub pool: Arc<Pool>,
     pub request: &'a ClientRequest<'a>,
     pub id: RequestId,
+    /// The client's own id.
+    pub client_request: Option<HeaderValue>,
     pub tenant: String,
     /// Higher is more urgent.
     pub priority: i32,
@@ -58,6 +61,8 @@ pub(super) struct Call<'a> {
     pub continues_session: bool,
     /// The policy set of the whole request, late hooks included.
     pub generation: Arc<Generation>,
+    /// The place of its workload among the generation's bindings; `None`: the default workload.
+    binding: Option<usize>,
     pub sequence: u64,
     pub labels: Vec<(String, String)>,
     /// For engines.
@@ -98,9 +103,13 @@ impl<'a> Call<'a> {
         let prompt_tokens = prompt_tokens(&pool, text.len(), session.as_ref().filter(|_| continues_session));
         let tokens =
             TokenUse::reserve(&app.tenants, caller, prompt_tokens, request.output_tokens_at_most()?)?;
+        let generation = app.policies.generation();
+        let asked = Asked { model: &request.model, tenant: &tenant, path: request.endpoint.path() };
+        let binding = generation.binding(&asked, |name, value| header_is(headers, name, value));
         Ok(Self {
-            generation: app.policies.generation(),
-            sequence: pool.next_sequence(),
+            sequence: pool.next_sequence(generation.bound(binding).workload),
+            generation,
+            binding,
             labels: labels(&app.config.policy.labels, headers),
             headers: forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref(), &arrival.trail),
             arrived: arrival.at,
@@ -110,6 +119,7 @@ impl<'a> Call<'a> {
             pool,
             request,
             id: arrival.id,
+            client_request: headers.get(REQUEST_ID_HEADER).cloned(),
             tenant,
             priority,
             tokens,
@@ -118,6 +128,11 @@ impl<'a> Call<'a> {
             mark,
             continues_session,
         })
+    }
+
+    /// Its workload, and the policy that decides for it.
+    pub fn bound(&self) -> Bound<'_> {
+        self.generation.bound(self.binding)
     }
 
     /// The workers that could serve this request now: those that are up; only those that serve alone when it cannot
@@ -213,6 +228,11 @@ pub(crate) fn forwarded(
         key.set_sensitive(true);
     }
     out
+}
+
+/// Whether a header has this value, be it one of several.
+fn header_is(headers: &HeaderMap, name: &str, value: &str) -> bool {
+    headers.get_all(name).iter().any(|found| found.as_bytes() == value.as_bytes())
 }
 
 fn labels(names: &[String], headers: &HeaderMap) -> Vec<(String, String)> {

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Prefilled, Row};
-use sluice_core::verdict::{Placement, Rejection, Route, TransferMode, Verdict};
+use sluice_core::verdict::{DecodeChoice, Placement, Rejection, Route, TransferMode, Verdict};
 use sluice_policy::Policy;
 
 use super::call::Call;
 use crate::config::BUILTIN;
+use crate::decisions::{Taken, Ticket};
+use crate::fleet::Table;
 use crate::http::error::{ApiError, Blame};
-use crate::policy_events::NOT_LOADED;
+use crate::policy_events;
 use crate::telemetry::labels::{Fallback, Phase, Source};
 use crate::telemetry::pool_metrics::PolicyMetrics;
 use crate::telemetry::story::Decided;
@@ -24,72 +26,149 @@ pub(super) struct Decision {
     pub metrics: Arc<PolicyMetrics>,
     /// For the request's later hooks.
     pub loaded: Option<Arc<Policy>>,
+    /// Where it is written down.
+    pub ticket: Ticket,
 }
 
 /// Decides where a request runs.
-pub(super) fn decide(call: &Call<'_>, facts: &Facts) -> Result<Decision, ApiError> {
+pub(super) fn decide(call: &Call<'_>, table: &Table, facts: &Facts) -> Result<Decision, ApiError> {
     let app = call.app;
     let started = app.clock.elapsed();
-    let name = app.config.policy.default.as_str();
+    let name = call.bound().policy;
     let metrics = call.pool.metrics.policy(name);
     call.trail.note(|story, now| story.attempt(now));
     // The built-in one has no file: a `builtin.wasm` that lies about does not become it.
-    let loaded = call.generation.default_policy().filter(|_| name != BUILTIN).cloned();
+    let loaded = call.generation.policy(name).filter(|_| name != BUILTIN).cloned();
     let is_put_aside = name != BUILTIN && call.generation.put_aside(name).is_some();
     if is_put_aside {
         call.pool.metrics.fallback(Fallback::PolicyPutAside);
     }
-    let (source, route) = match &loaded {
-        None if name == BUILTIN => (Source::Builtin, None),
-        None if is_put_aside => (Source::PutAside, None),
+    let case = Case { call, table, facts, policy: loaded.as_deref() };
+    let Answer { source, route, fault } = match &loaded {
+        None if name == BUILTIN => Answer::without_route(Source::Builtin),
+        None if is_put_aside => Answer::without_route(Source::PutAside),
         None => {
-            app.telemetry.warn_once(NOT_LOADED, || {
-                format!("policy {name:?} is not loaded: the built-in default decides until it is")
-            });
+            policy_events::tell_missing(&app.telemetry, name, &app.config.policy.folder);
             call.pool.metrics.fallback(Fallback::PolicyNotLoaded);
-            (Source::NotLoaded, None)
+            Answer::without_route(Source::NotLoaded)
         }
-        Some(policy) => match ask(call, policy, facts)? {
-            (Source::Policy, route) if is_put_aside => (Source::LastGood, route),
-            asked => asked,
+        Some(policy) => match case.ask(policy)? {
+            Answer { source: Source::Policy, route, fault } if is_put_aside => {
+                Answer { source: Source::LastGood, route, fault }
+            }
+            answer => answer,
         },
     };
     metrics.decision(source);
     let route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
     coerce_transfer(call, &route);
+    let reason = route.reason.as_deref().unwrap_or_default();
+    let ticket = case.write(source, fault, Some(route.placement), reason);
     metrics.phase(Phase::Decide, app.clock.elapsed().saturating_sub(started));
     call.trail.note(|story, now| {
-        let placement = match route.placement {
-            Placement::Unified(_) => "unified",
-            Placement::Disaggregated(_) => "disaggregated",
-        };
-        let reason = route.reason.as_deref().unwrap_or_default();
+        let placement = placement_name(Some(route.placement));
         story.decided(told(call, loaded.as_deref(), source, placement, reason), now);
     });
-    Ok(Decision { route, source, metrics, loaded })
+    Ok(Decision { route, source, metrics, loaded, ticket })
 }
 
-/// Calls the policy, which checks its own answer. `Err` is its refusal of the request; a fault is not: the
-/// policy host has counted and told it, and the default decides.
-fn ask(call: &Call<'_>, policy: &Policy, facts: &Facts) -> Result<(Source, Option<Route>), ApiError> {
-    match policy.route(facts) {
-        Ok(Verdict::Route(route)) => {
-            tell_unknown_hints(call, policy, &route);
-            Ok((Source::Policy, Some(route)))
+/// What a policy said, or why it said nothing.
+struct Answer {
+    source: Source,
+    route: Option<Route>,
+    fault: Option<&'static str>,
+}
+
+impl Answer {
+    fn without_route(source: Source) -> Self {
+        Self { source, route: None, fault: None }
+    }
+}
+
+/// What is to be decided, and who is asked.
+struct Case<'c, 'a> {
+    call: &'c Call<'a>,
+    table: &'c Table,
+    facts: &'c Facts,
+    policy: Option<&'c Policy>,
+}
+
+impl Case<'_, '_> {
+    /// Calls the policy, which checks its own answer. `Err` is its refusal of the request; a fault is not: the
+    /// policy host has counted and told it, and the default decides.
+    fn ask(&self, policy: &Policy) -> Result<Answer, ApiError> {
+        let call = self.call;
+        match policy.route(self.facts) {
+            Ok(Verdict::Route(route)) => {
+                tell_unknown_hints(call, policy, &route);
+                Ok(Answer { source: Source::Policy, route: Some(route), fault: None })
+            }
+            Ok(Verdict::UseDefault) => Ok(Answer::without_route(Source::UseDefault)),
+            Ok(Verdict::Reject(rejection)) => {
+                call.pool.metrics.policy(policy.name()).decision(Source::Reject);
+                self.write(Source::Reject, None, None, &rejection.message);
+                call.trail.note(|story, now| {
+                    let (placement, message) = (placement_name(None), &rejection.message);
+                    story.decided(told(call, Some(policy), Source::Reject, placement, message), now);
+                });
+                Err(refusal(rejection))
+            }
+            Err(fault) => {
+                call.pool.metrics.fallback(Fallback::PolicyFault);
+                Ok(Answer { fault: Some(fault.kind()), ..Answer::without_route(Source::Fault) })
+            }
         }
-        Ok(Verdict::UseDefault) => Ok((Source::UseDefault, None)),
-        Ok(Verdict::Reject(rejection)) => {
-            call.pool.metrics.policy(policy.name()).decision(Source::Reject);
-            call.trail.note(|story, now| {
-                let message = &rejection.message;
-                story.decided(told(call, Some(policy), Source::Reject, "rejected", message), now);
-            });
-            Err(refusal(rejection))
-        }
-        Err(_) => {
-            call.pool.metrics.fallback(Fallback::PolicyFault);
-            Ok((Source::Fault, None))
-        }
+    }
+
+    /// Writes the decision down for who asks later.
+    fn write(
+        &self,
+        source: Source,
+        fault: Option<&'static str>,
+        placement: Option<Placement>,
+        reason: &str,
+    ) -> Ticket {
+        let Self { call, table, facts, policy } = self;
+        let bound = call.bound();
+        let (prefill, decode) = match placement {
+            None => (None, None),
+            Some(Placement::Unified(row)) => (Some(row), Some(row)),
+            Some(Placement::Disaggregated(plan)) => match plan.decode {
+                DecodeChoice::Now(decode) => (Some(plan.prefill), Some(decode)),
+                DecodeChoice::AfterPrefill => (Some(plan.prefill), None),
+            },
+        };
+        let worker = |row: Option<Row>| table.workers.get(row? as usize);
+        let cached = prefill.and_then(|row| facts.cached_tokens.get(row as usize));
+        call.app.decisions.write(&Taken {
+            at_ms: facts.now_ms,
+            request: call.id,
+            client_request: call.client_request.as_ref(),
+            pool: &call.pool,
+            tenant: &call.tenant,
+            workload: bound.workload,
+            policy: bound.policy,
+            version: policy.map_or("", Policy::version),
+            generation: call.generation.number,
+            source,
+            fault,
+            placement: placement_name(placement),
+            prefill: worker(prefill),
+            decode: worker(decode),
+            reason,
+            attempt: facts.request.attempt,
+            rows: table.workers.len(),
+            prompt_tokens: facts.request.prompt_tokens,
+            cached_tokens: cached.copied().unwrap_or(0),
+        })
+    }
+}
+
+fn placement_name(placement: Option<Placement>) -> &'static str {
+    match placement {
+        None => "rejected",
+        Some(Placement::Unified(_)) => "unified",
+        Some(Placement::Disaggregated(_)) => "disaggregated",
     }
 }
 
@@ -145,8 +224,10 @@ fn told(
     placement: &'static str,
     reason: &str,
 ) -> Decided {
+    let bound = call.bound();
     Decided {
-        policy: call.app.config.policy.default.clone(),
+        workload: bound.workload.to_owned(),
+        policy: bound.policy.to_owned(),
         module: policy.map_or(BUILTIN, |policy| &policy.description().name).to_owned(),
         version: policy.map(Policy::version).unwrap_or_default().to_owned(),
         generation: call.generation.number,

@@ -11,11 +11,9 @@ use crate::fleet::Table;
 /// alike, which is what prefix caches like; hashing whole prompts would cost more than it tells.
 const SEED_PROMPT_BYTES: usize = 1_024;
 
-/// Name of the workload while none can be configured.
-const WORKLOAD: &str = "default";
-
 /// Facts of one attempt.
 pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
+    let bound = call.bound();
     let text = call.request.prompt_text();
     let pool = &call.pool;
     let block_tokens = pool.config.block_tokens;
@@ -34,14 +32,14 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
         request: RequestFacts {
             model: call.request.model.clone(),
             tenant: call.tenant.clone(),
-            workload: WORKLOAD.to_owned(),
+            workload: bound.workload.to_owned(),
             prompt_tokens,
             prompt_tokens_exact: false,
             max_output_tokens: call.request.max_output_tokens,
             streams: call.request.streams,
             priority: call.priority,
-            ttft_target_ms: None,
-            tpot_target_ms: None,
+            ttft_target_ms: bound.ttft_target_ms,
+            tpot_target_ms: bound.tpot_target_ms,
             attempt,
             labels: call.labels.clone(),
         },

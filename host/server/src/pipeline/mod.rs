@@ -106,7 +106,7 @@ async fn run(
         let table = call.table(&unwanted.workers)?;
         let facts = Box::new(facts::gather(call, &table, number));
         // 4. and 5. One policy generation for the whole request decides; the answer is checked.
-        let decision = decide::decide(call, &facts)?;
+        let decision = decide::decide(call, &table, &facts)?;
         record.decided(&decision.metrics);
         let attempt = Attempt { call, number, table, facts, decision };
         if unwanted.has_avoided_pair_of(&attempt) {

@@ -215,7 +215,10 @@ fn bind_late(
             handle_expires_in_ms: millis(good_until.saturating_sub(now)),
         };
         if let Some(row) = super::decide::bind_decode(call, &mut attempt.decision, &facts, &told) {
-            return Bound::to(attempt, prefill_row, row);
+            let bound = Bound::to(attempt, prefill_row, row)?;
+            let decision = &attempt.decision;
+            call.app.decisions.decode_bound(decision.ticket, bound.leg.worker(), decision.source);
+            return Ok(bound);
         }
         if call.pool.pairs.open() == 0 {
             break;

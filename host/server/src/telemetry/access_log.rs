@@ -32,6 +32,7 @@ macro_rules! line {
             endpoint = story.endpoint,
             model = story.model,
             pool = story.pool,
+            workload = decision.map(|decision| decision.workload.as_str()),
             policy = decision.map(|decision| decision.policy.as_str()),
             generation = decision.map(|decision| decision.generation),
             source = decision.map(|decision| decision.source.name()),

@@ -9,8 +9,9 @@ use super::story::Story;
 pub(super) fn of(story: &Story) -> Option<HeaderValue> {
     let decision = story.decision()?;
     let mut text = format!(
-        "policy={}; module={}; version={}; generation={}; source={}; placement={}; prefill={}; decode={}; attempts={}; ",
+        "policy={}; workload={}; module={}; version={}; generation={}; source={}; placement={}; prefill={}; decode={}; attempts={}; ",
         decision.policy,
+        decision.workload,
         decision.module,
         decision.version,
         decision.generation,
@@ -48,6 +49,7 @@ mod tests {
         let (mut story, now) = (Story::default(), Duration::ZERO);
         story.attempt(now);
         let decided = Decided {
+            workload: "default".to_owned(),
             policy: "adaptive".to_owned(),
             module: "adaptive".to_owned(),
             version: "1".to_owned(),

@@ -72,6 +72,8 @@ pub struct Attempt {
 /// What was decided, by whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
+    /// The request's workload.
+    pub workload: String,
     /// The name it is bound by.
     pub policy: String,
     /// The name it gives itself.

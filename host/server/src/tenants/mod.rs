@@ -17,7 +17,7 @@ use hyper::header::{HeaderMap, HeaderName};
 use sluice_core::admission::Share;
 use sluice_core::token_bucket::TokenBucket;
 
-pub use key::{KEY_BYTES_AT_MOST, KEY_HEADER, KeyDigest};
+pub use key::{KEY_BYTES_AT_MOST, KEY_HEADER, KeyDigest, Presented, presented};
 pub use salt::cache_salt;
 pub use token_use::TokenUse;
 
@@ -27,7 +27,7 @@ use crate::http::error::{ApiError, Blame};
 use crate::identity;
 use crate::request::ClientRequest;
 use crate::telemetry::admission::{AdmissionMetrics, Refusal};
-use key::{KeyRing, Presented};
+use key::KeyRing;
 
 /// What all tenants without a `[[tenant]]` are called together, in metrics and tables.
 pub const OTHER: &str = "other";

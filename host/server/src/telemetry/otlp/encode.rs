@@ -84,6 +84,7 @@ impl Spans<'_> {
             number("sluice.attempts", story.tries() as u64),
         ];
         let more = &mut span.attributes;
+        more.extend(story.decision().map(|decision| text("sluice.workload", &decision.workload)));
         more.extend(story.decision().map(|decision| text("sluice.policy", &decision.policy)));
         more.extend(story.decision().map(|decision| number("sluice.generation", decision.generation)));
         more.extend(story.status(ended.outcome).map(|is| number("http.response.status_code", is)));
@@ -194,6 +195,7 @@ mod tests {
 
     fn decided() -> Decided {
         Decided {
+            workload: "default".to_owned(),
             policy: "adaptive".to_owned(),
             module: "adaptive".to_owned(),
             version: "1".to_owned(),
