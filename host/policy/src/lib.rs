@@ -19,11 +19,13 @@ mod component_file;
 mod convert;
 mod description;
 mod engine;
+mod expansion;
 mod fault;
 mod folder;
 mod generation;
 mod host;
 mod instance;
+
 mod limits;
 mod load;
 mod load_error;
