@@ -3,6 +3,10 @@
 
 mod calls;
 mod guest;
+mod hostile;
+mod hostile_files;
 mod load;
+mod numbers;
+mod other_languages;
 mod reload;
 mod watch;
