@@ -30,10 +30,11 @@ policies: setup ## Build the shipped policies into target/policies
 	@for name in $(POLICIES) hello-policy; do install -m 644 $(WASM_OUT)/$${name//-/_}.wasm $(CARGO_TARGET_DIR)/policies/$$name.wasm; done
 
 .PHONY: guests
-guests: policies ## Build the misbehaving guests that tests use into target/guests
+guests: policies ## Build the misbehaving guests that tests use, and one in JavaScript, into target/guests
 	cargo build --quiet --profile wasm --target wasm32-unknown-unknown -p sluice-guests --examples
 	@mkdir -p $(CARGO_TARGET_DIR)/guests
 	@for file in tests/guests/examples/*.rs; do name=$$(basename $$file .rs); install -m 644 $(WASM_OUT)/examples/$$name.wasm $(CARGO_TARGET_DIR)/guests/$${name//_/-}.wasm; done
+	@bash tests/guests/javascript/build.sh $(CARGO_TARGET_DIR)/guests
 
 .PHONY: build
 build: setup policies ## Build the host (release) and the policies

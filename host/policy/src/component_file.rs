@@ -3,6 +3,7 @@
 use wasmparser::{ComponentTypeRef, Encoding, Parser, Payload};
 use wit_component::ComponentEncoder;
 
+use crate::expansion::{self, INSTANCES_MAX};
 use crate::limits::{Limits, WASM_PAGE_BYTES};
 use crate::load_error::Refusal;
 use crate::shown::shown;
@@ -38,6 +39,7 @@ pub(crate) fn component_of(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Ref
     check_outside(&outline, limits)?;
     if outline.is_component {
         check_hooks(&outline)?;
+        check_instances(bytes)?;
         return Ok(bytes.to_vec());
     }
     if !outline.names_a_world {
@@ -50,6 +52,7 @@ pub(crate) fn component_of(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Ref
     let outline = self::outline(&component)?;
     check_outside(&outline, limits)?;
     check_hooks(&outline)?;
+    check_instances(&component)?;
     Ok(component)
 }
 
@@ -174,6 +177,11 @@ fn check_outside(outline: &Outline, limits: &Limits) -> Result<(), Refusal> {
         return Err(Refusal::MemoryTooLarge { needed_bytes, limit_bytes: limits.memory_bytes });
     }
     Ok(())
+}
+
+fn check_instances(component: &[u8]) -> Result<(), Refusal> {
+    let instances = expansion::count(component).map_err(|error| invalid(&error))?;
+    if instances > INSTANCES_MAX { Err(Refusal::TooManyInstances) } else { Ok(()) }
 }
 
 fn check_hooks(outline: &Outline) -> Result<(), Refusal> {

@@ -11,12 +11,16 @@ use crate::limits::Limits;
 
 /// How often running guests are asked how much time they used. One wake-up a tick is what it costs.
 const TICK: Duration = Duration::from_millis(2);
-/// Core modules that one component may hold. Ours hold one; components of other languages hold a few.
-const CORE_INSTANCES_PER_COMPONENT_MAX: u32 = 8;
+/// Core instances that one component may hold. Ours hold a few; a JavaScript engine with its libraries holds 13.
+const CORE_INSTANCES_PER_COMPONENT_MAX: u32 = 32;
 /// Tables that one component may hold.
 const TABLES_PER_COMPONENT_MAX: u32 = 8;
-/// Memories that one component may hold: one, so that the memory limit of an instance is what it says.
-const MEMORIES_PER_COMPONENT_MAX: u32 = 1;
+/// Memories that one component may hold. Ours hold one; components of other languages hold small ones beside it. The
+/// memory limit counts them together.
+const MEMORIES_PER_COMPONENT_MAX: u32 = 4;
+/// Memories that there is room for, however few the instances: the two of a trial. A component with several takes the
+/// room of as many instances, since each reserves address space.
+const MEMORIES_MIN: u32 = 2 * MEMORIES_PER_COMPONENT_MAX;
 
 /// The runtime and its ticking thread. Whoever holds policies holds it too, so that a deadline never stops ticking.
 pub(crate) struct PolicyEngine {
@@ -59,13 +63,13 @@ fn config(limits: &Limits) -> Config {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(limits.instances_total)
         .total_core_instances(limits.instances_total.saturating_mul(CORE_INSTANCES_PER_COMPONENT_MAX))
-        .total_memories(limits.instances_total)
+        .total_memories(limits.instances_total.max(MEMORIES_MIN))
         .total_tables(limits.instances_total.saturating_mul(TABLES_PER_COMPONENT_MAX))
         .max_core_instances_per_component(CORE_INSTANCES_PER_COMPONENT_MAX)
         .max_tables_per_component(TABLES_PER_COMPONENT_MAX)
         .max_tables_per_module(TABLES_PER_COMPONENT_MAX)
         .max_memories_per_component(MEMORIES_PER_COMPONENT_MAX)
-        .max_memories_per_module(MEMORIES_PER_COMPONENT_MAX)
+        .max_memories_per_module(1)
         .max_memory_size(limits.memory_bytes)
         .table_elements(limits.table_elements);
 

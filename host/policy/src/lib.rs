@@ -23,6 +23,7 @@ mod conduct;
 mod convert;
 mod description;
 mod engine;
+mod expansion;
 mod fault;
 mod folder;
 mod generation;
@@ -30,6 +31,7 @@ mod history;
 mod host;
 mod in_force;
 mod instance;
+
 mod limits;
 mod load;
 mod load_error;

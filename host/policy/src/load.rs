@@ -12,6 +12,7 @@ use crate::clock;
 use crate::component_file::component_of;
 use crate::description;
 use crate::engine::PolicyEngine;
+use crate::fault::{Fault, Hook};
 use crate::folder::{self, Contents, Found};
 use crate::instance::{Instance, Template};
 use crate::limits::Limits;
@@ -165,12 +166,20 @@ fn describe(template: &Template, limits: &Limits) -> Result<Description, Refusal
 fn set_up(template: &Template, settings: &str, limits: &Limits) -> Result<(Instance, Duration), Refusal> {
     let timer = || Timer::from_first_tick(limits.setup());
     let cpu = clock::thread_cpu();
-    let mut instance = Instance::start(template, timer(), limits).map_err(Refusal::SetUp)?;
+    let mut instance = Instance::start(template, timer(), limits).map_err(not_started)?;
     instance
         .configure(settings, timer(), limits)
         .map_err(Refusal::SetUp)?
         .map_err(|message| Refusal::ConfigureRefused { message: shown(&message) })?;
     Ok((instance, clock::thread_cpu().saturating_sub(cpu)))
+}
+
+fn not_started(fault: Fault) -> Refusal {
+    match fault {
+        // A start has no answer: it is the types of the hooks that do not fit, which the runtime finds no earlier.
+        Fault::BadAnswer { hook: Hook::Start, detail } => Refusal::NotUsable { step: "linked", detail },
+        fault => Refusal::SetUp(fault),
+    }
 }
 
 fn check_set_up(took: Duration, limits: &Limits) -> Result<(), Refusal> {

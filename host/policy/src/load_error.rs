@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::component_file::HOOKS;
+use crate::expansion::INSTANCES_MAX;
 use crate::fault::Fault;
 use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, POLICIES_MAX, SETTINGS_BYTES_MAX};
 use crate::shown::{shown, shown_path};
@@ -115,6 +116,12 @@ pub enum Refusal {
         /// The limit.
         limit_bytes: usize,
     },
+    /// Components within it that instantiate one another too often.
+    #[error(
+        "makes more than {INSTANCES_MAX} instances of the modules and components within it, or of some that come from \
+         outside; a policy is one component with a few modules"
+    )]
+    TooManyInstances,
     /// Whatever else the encoder, compiler or linker has against it.
     #[error("could not be {step}: {detail}")]
     NotUsable {
@@ -227,6 +234,7 @@ impl Refusal {
             Self::WrongVersion { .. } => "wrong-version",
             Self::Imports { .. } => "imports",
             Self::MemoryTooLarge { .. } => "memory-too-large",
+            Self::TooManyInstances => "too-many-instances",
             Self::NotUsable { .. } => "not-usable",
             Self::LoaderFailed { .. } => "loader-failed",
             Self::Description { .. } => "description",

@@ -81,7 +81,10 @@ impl Timer {
 /// Time and memory of one instance.
 #[derive(Debug)]
 pub(crate) struct Meter {
+    /// The limit of all memories together.
     memory_bytes: usize,
+    /// What they have.
+    memory_bytes_now: usize,
     table_elements: usize,
     /// Of what runs now.
     pub(crate) timer: Timer,
@@ -89,19 +92,34 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(limits: &Limits, timer: Timer) -> Self {
-        Self { memory_bytes: limits.memory_bytes, table_elements: limits.table_elements, timer }
+        Self {
+            memory_bytes: limits.memory_bytes,
+            memory_bytes_now: 0,
+            table_elements: limits.table_elements,
+            timer,
+        }
     }
 }
 
 impl ResourceLimiter for Meter {
-    fn memory_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let asked_bytes = self.memory_bytes_now.saturating_sub(current).saturating_add(desired);
         // An error ends the call. Answering "no" would leave it to the guest, whose allocator aborts anyway,
         // and the reason would be lost.
-        if desired > self.memory_bytes {
-            Err(OverSize::Memory { asked_bytes: desired }.into())
-        } else {
-            Ok(true)
+        if asked_bytes > self.memory_bytes {
+            return Err(OverSize::Memory { asked_bytes }.into());
         }
+        // Beyond what the memory itself allows is "no" in any case, and must not be counted.
+        let grows = maximum.is_none_or(|maximum| desired <= maximum);
+        if grows {
+            self.memory_bytes_now = asked_bytes;
+        }
+        Ok(grows)
     }
 
     fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
@@ -122,6 +140,21 @@ mod tests {
     /// Ticks at (CPU, clock) in ms after the first, on a thread that had used time before.
     fn last_tick(mut timer: Timer, ticks: &[(u64, u64)]) -> Result<(), OverTime> {
         ticks.iter().map(|(cpu, clock)| timer.tick(ms(7_000 + cpu), ms(900_000 + clock))).last().unwrap()
+    }
+
+    #[test]
+    fn memories_are_counted_together() {
+        let limits = Limits { memory_bytes: 100, ..Limits::default() };
+        let mut meter = Meter::new(&limits, Timer::from_first_tick(BUDGET));
+        let mut grow = |current, desired, maximum| {
+            meter.memory_growing(current, desired, maximum).map_err(|error| *error.downcast_ref().unwrap())
+        };
+        assert_eq!(grow(0, 60, None), Ok(true));
+        assert_eq!(grow(0, 30, Some(40)), Ok(true), "a second memory");
+        assert_eq!(grow(30, 40, Some(39)), Ok(false), "its own bound");
+        assert_eq!(grow(30, 40, Some(40)), Ok(true), "what was refused is not counted");
+        assert_eq!(grow(60, 61, None), Err(OverSize::Memory { asked_bytes: 101 }));
+        assert_eq!(grow(60, usize::MAX, None), Err(OverSize::Memory { asked_bytes: usize::MAX }));
     }
 
     #[test]

@@ -1,8 +1,6 @@
-//! Takes memory in `route` until there is none, and touches all of it.
+//! Takes all memory in `route`.
 
 use sluice_policy_sdk::{Facts, Policy, Verdict, export};
-
-const CHUNK_BYTES: usize = 1 << 20;
 
 struct Guest;
 
@@ -12,10 +10,7 @@ impl Policy for Guest {
     }
 
     fn route(&self, _facts: &Facts) -> Verdict {
-        let mut taken = Vec::new();
-        loop {
-            taken.push(std::hint::black_box(vec![1_u8; CHUNK_BYTES]));
-        }
+        sluice_guests::take_all_memory()
     }
 }
 

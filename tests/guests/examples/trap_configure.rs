@@ -6,7 +6,7 @@ struct Guest;
 
 impl Policy for Guest {
     fn configure(_settings: &str) -> Result<Self, String> {
-        panic!("cannot be configured")
+        panic!("cannot go on")
     }
 
     fn route(&self, facts: &Facts) -> Verdict {

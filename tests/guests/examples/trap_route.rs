@@ -10,7 +10,7 @@ impl Policy for Guest {
     }
 
     fn route(&self, _facts: &Facts) -> Verdict {
-        panic!("cannot route")
+        panic!("cannot go on")
     }
 }
 

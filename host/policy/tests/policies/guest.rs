@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sluice_core::facts::{Facts, Prefilled};
+use sluice_core::facts::{Facts, Finish, Lease, Prefilled, TurnEnd};
 use sluice_core::testing;
-use sluice_policy::{Fault, HostConfig, Limits, LoadError, Observer, Policy, PolicyHost, PutAside};
+use sluice_policy::{Fault, Hook, HostConfig, Limits, LoadError, Observer, Policy, PolicyHost, PutAside};
 use wit_parser::Resolve;
 
 /// What the text guest does when `seed` has this value; no trial case has so small a seed.
@@ -89,10 +89,33 @@ pub fn text(tag: u32) -> Vec<u8> {
 
 /// A guest for this version of the WIT.
 pub fn build(text: &Text, version: &str) -> Vec<u8> {
-    let mut module = wat::parse_str(source(text, version)).unwrap();
-    let wit = fs::read_to_string(manifest_folder().join("../../sdk/policy/wit/policy.wit")).unwrap();
+    with_world(wat::parse_str(source(text, version)).unwrap(), version)
+}
+
+/// The module with a section that says which world it is for, as the SDK's bindings add it.
+fn with_world(module: Vec<u8>, version: &str) -> Vec<u8> {
+    with_wit(module, &wit().replace("@0.1.0", &format!("@{version}")))
+}
+
+/// A guest whose WIT has one function more, with a type of as many steps, each twice the one before.
+pub fn with_extra_types(steps: u32) -> Vec<u8> {
+    let types: String =
+        (1..steps).map(|step| format!("type t{step} = tuple<t{0}, t{0}>;\n", step - 1)).collect();
+    let more = format!("type t0 = tuple<u8, u8>;\n{types} more: func(all: t{});\n", steps - 1);
+    let wit = wit().replacen("describe: func", &format!("{more} describe: func"), 1);
+    let function = r#"(func (export "sluice:policy/hooks@0.1.0#more") (param i32))"#;
+    let text =
+        text_of("quiet").replacen("(func (export \"cabi", &format!("{function}\n(func (export \"cabi"), 1);
+    with_wit(wat::parse_str(text).unwrap(), &wit)
+}
+
+fn wit() -> String {
+    fs::read_to_string(manifest_folder().join("../../sdk/policy/wit/policy.wit")).unwrap()
+}
+
+fn with_wit(mut module: Vec<u8>, wit: &str) -> Vec<u8> {
     let mut resolve = Resolve::default();
-    let package = resolve.push_str("policy.wit", &wit.replace("@0.1.0", &format!("@{version}"))).unwrap();
+    let package = resolve.push_str("policy.wit", wit).unwrap();
     let world = resolve.select_world(&[package], Some("policy")).unwrap();
     let encoding = wit_component::StringEncoding::UTF8;
     wit_component::embed_component_metadata(&mut module, &resolve, world, encoding).unwrap();
@@ -120,6 +143,68 @@ pub fn built(group: &str, name: &str) -> PathBuf {
     let file = folder.join(group).join(format!("{name}.wasm"));
     assert!(file.exists(), "{} is not there: run `make guests`", file.display());
     file
+}
+
+/// Guests written in WASM's text form; `_` in their names, where those from Rust have `-`.
+fn text_file(name: &str) -> PathBuf {
+    manifest_folder().join("../../tests/guests/wat").join(format!("{name}.wat"))
+}
+
+/// The file that a guest is when it is dropped into the folder.
+pub fn bytes(name: &str) -> Vec<u8> {
+    if text_file(name).exists() {
+        from_text(&text_of(name))
+    } else {
+        fs::read(built("guests", name)).unwrap()
+    }
+}
+
+/// The text of a guest.
+pub fn text_of(name: &str) -> String {
+    fs::read_to_string(text_file(name)).unwrap()
+}
+
+/// The file that a guest is whose text this is.
+pub fn from_text(text: &str) -> Vec<u8> {
+    let bytes = wat::parse_str(text).unwrap();
+    let is_component = wasmparser::Parser::is_component(&bytes);
+    if is_component { bytes } else { with_world(bytes, "0.1.0") }
+}
+
+/// All guests that there are, as [`bytes`] calls them.
+pub fn names() -> Vec<String> {
+    let stems = |folder: &str| {
+        let files = fs::read_dir(manifest_folder().join("../../tests/guests").join(folder)).unwrap();
+        files.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+    };
+    let from_rust = stems("examples").map(|stem| stem.replace('_', "-"));
+    from_rust.chain(stems("wat")).collect()
+}
+
+/// Asks a hook with this label `x-mood`; well-behaved guests do not mind it.
+pub fn ask(policy: &Policy, hook: Hook, mood: &str) -> Result<(), Fault> {
+    let mut facts = testing::table(&[testing::prefill(), testing::decode()]);
+    facts.request.labels = vec![("x-mood".to_owned(), mood.to_owned())];
+    match hook {
+        Hook::BindDecode => policy.bind_decode(&facts, &prefilled()).map(drop),
+        Hook::Retain => {
+            let finish = Finish::Stop;
+            let turn = TurnEnd { facts, decode: 1, held_tokens: 1_099, output_tokens: 100, finish };
+            policy.retain(&turn).map(drop)
+        }
+        Hook::Heartbeat => {
+            let lease = Lease {
+                facts,
+                holder: 1,
+                held_tokens: 1_099,
+                idle_ms: 5_000,
+                renewals: 0,
+                expires_in_ms: 1_000,
+            };
+            policy.heartbeat(&lease).map(drop)
+        }
+        _ => policy.route(&facts).map(drop),
+    }
 }
 
 /// Limits for tests: little address space each, since tests run side by side, and time enough that a busy

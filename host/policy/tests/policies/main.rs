@@ -4,7 +4,11 @@
 mod cache;
 mod calls;
 mod guest;
+mod hostile;
+mod hostile_files;
 mod load;
+mod numbers;
+mod other_languages;
 mod put_aside;
 mod reload;
 mod watch;

@@ -1,0 +1,21 @@
+//! Never ends `heartbeat`.
+
+use sluice_policy_sdk::{Facts, Lease, Policy, Renewal, Verdict, export};
+
+struct Guest;
+
+impl Policy for Guest {
+    fn configure(_settings: &str) -> Result<Self, String> {
+        Ok(Self)
+    }
+
+    fn route(&self, facts: &Facts) -> Verdict {
+        sluice_guests::first(facts)
+    }
+
+    fn heartbeat(&self, _lease: &Lease) -> Renewal {
+        sluice_guests::forever()
+    }
+}
+
+export!(Guest);

@@ -1,0 +1,21 @@
+//! Its settings schema is longer than any answer may be.
+
+use sluice_policy_sdk::{Facts, Policy, Verdict, export};
+
+struct Guest;
+
+impl Policy for Guest {
+    fn settings_schema() -> String {
+        "x".repeat(1 << 20)
+    }
+
+    fn configure(_settings: &str) -> Result<Self, String> {
+        Ok(Self)
+    }
+
+    fn route(&self, facts: &Facts) -> Verdict {
+        sluice_guests::first(facts)
+    }
+}
+
+export!(Guest);

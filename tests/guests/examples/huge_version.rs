@@ -1,0 +1,3 @@
+//! Its version is longer than a header takes.
+
+sluice_guests::describes_itself!(version: "x".repeat(65));

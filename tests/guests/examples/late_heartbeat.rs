@@ -1,0 +1,21 @@
+//! Wants to be asked for its leases once they are over.
+
+use sluice_policy_sdk::{Facts, Policy, Retention, TurnEnd, Verdict, export};
+
+struct Guest;
+
+impl Policy for Guest {
+    fn configure(_settings: &str) -> Result<Self, String> {
+        Ok(Self)
+    }
+
+    fn route(&self, facts: &Facts) -> Verdict {
+        sluice_guests::first(facts)
+    }
+
+    fn retain(&self, _turn: &TurnEnd) -> Retention {
+        Retention::lease_ms(60_000, 60_000)
+    }
+}
+
+export!(Guest);

@@ -1,0 +1,17 @@
+//! Rejects with a status that says all is well.
+
+use sluice_policy_sdk::{Facts, Policy, Verdict, export};
+
+struct Guest;
+
+impl Policy for Guest {
+    fn configure(_settings: &str) -> Result<Self, String> {
+        Ok(Self)
+    }
+
+    fn route(&self, _facts: &Facts) -> Verdict {
+        Verdict::reject(200, "fine")
+    }
+}
+
+export!(Guest);

@@ -1,0 +1,21 @@
+//! Binds decode to the worker that prefilled.
+
+use sluice_policy_sdk::{Facts, Policy, Prefilled, Row, Verdict, export};
+
+struct Guest;
+
+impl Policy for Guest {
+    fn configure(_settings: &str) -> Result<Self, String> {
+        Ok(Self)
+    }
+
+    fn route(&self, facts: &Facts) -> Verdict {
+        sluice_guests::first(facts)
+    }
+
+    fn bind_decode(&self, _facts: &Facts, prefilled: &Prefilled) -> Option<Row> {
+        Some(prefilled.prefill)
+    }
+}
+
+export!(Guest);

@@ -1,0 +1,21 @@
+;; Fills its memory 8^6 times in `route`, without a loop.
+;; All its answers lie at 1024, where there are zeroes: empty texts, "settings taken", "use the default".
+(module
+  (memory (export "memory") 200)
+  (func $fills0 (memory.fill (i32.const 65536) (i32.const 1) (i32.const 13000000)))
+  (func $fills1 (call $fills0) (call $fills0) (call $fills0) (call $fills0) (call $fills0) (call $fills0) (call $fills0) (call $fills0))
+  (func $fills2 (call $fills1) (call $fills1) (call $fills1) (call $fills1) (call $fills1) (call $fills1) (call $fills1) (call $fills1))
+  (func $fills3 (call $fills2) (call $fills2) (call $fills2) (call $fills2) (call $fills2) (call $fills2) (call $fills2) (call $fills2))
+  (func $fills4 (call $fills3) (call $fills3) (call $fills3) (call $fills3) (call $fills3) (call $fills3) (call $fills3) (call $fills3))
+  (func $fills5 (call $fills4) (call $fills4) (call $fills4) (call $fills4) (call $fills4) (call $fills4) (call $fills4) (call $fills4))
+  (func $fills6 (call $fills5) (call $fills5) (call $fills5) (call $fills5) (call $fills5) (call $fills5) (call $fills5) (call $fills5))
+  (func (export "cabi_realloc") (param $old i32) (param $old-bytes i32) (param $align i32) (param $bytes i32) (result i32)
+    (i32.const 4096))
+  (func (export "sluice:policy/hooks@0.1.0#describe") (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#configure") (param i32 i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#route") (param i32) (result i32)
+    (call $fills6)
+    (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#bind-decode") (param i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#retain") (param i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#heartbeat") (param i32) (result i32) (i32.const 1024)))

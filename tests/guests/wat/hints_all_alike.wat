@@ -1,0 +1,27 @@
+;; Its 4,000 hints are one text of 60,000 bytes, said again and again.
+;; All its answers lie at 1024, where there are zeroes: empty texts, "settings taken", "use the default".
+(module
+  (memory (export "memory") 4)
+  (func $hint (param $at i32)
+    (i32.store offset=0 (local.get $at) (i32.const 4096))
+    (i32.store offset=4 (local.get $at) (i32.const 60000))
+    (i32.store offset=8 (local.get $at) (i32.const 4096))
+    (i32.store offset=12 (local.get $at) (i32.const 60000)))
+  (func (export "cabi_realloc") (param $old i32) (param $old-bytes i32) (param $align i32) (param $bytes i32) (result i32)
+    (i32.const 4096))
+  (func (export "sluice:policy/hooks@0.1.0#describe") (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#configure") (param i32 i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#route") (param i32) (result i32)
+    (local $at i32)
+    (local.set $at (i32.const 131072))
+    (loop $again
+      (call $hint (local.get $at))
+      (local.set $at (i32.add (local.get $at) (i32.const 16)))
+      (br_if $again (i32.lt_u (local.get $at) (i32.const 195072))))
+    (i32.store8 (i32.const 1024) (i32.const 1))
+    (i32.store (i32.const 1064) (i32.const 131072))
+    (i32.store (i32.const 1068) (i32.const 4000))
+    (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#bind-decode") (param i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#retain") (param i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#heartbeat") (param i32) (result i32) (i32.const 1024)))

@@ -1,0 +1,16 @@
+;; Its hints are as many as can be said.
+;; All its answers lie at 1024, where there are zeroes: empty texts, "settings taken", "use the default".
+(module
+  (memory (export "memory") 1)
+  (func (export "cabi_realloc") (param $old i32) (param $old-bytes i32) (param $align i32) (param $bytes i32) (result i32)
+    (i32.const 4096))
+  (func (export "sluice:policy/hooks@0.1.0#describe") (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#configure") (param i32 i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#route") (param i32) (result i32)
+    (i32.store8 (i32.const 1024) (i32.const 1))
+    (i32.store (i32.const 1064) (i32.const 2048))
+    (i32.store (i32.const 1068) (i32.const 0xffffffff))
+    (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#bind-decode") (param i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#retain") (param i32) (result i32) (i32.const 1024))
+  (func (export "sluice:policy/hooks@0.1.0#heartbeat") (param i32) (result i32) (i32.const 1024)))
