@@ -33,6 +33,7 @@ mod policy;
 mod records;
 mod settings;
 mod shown;
+mod stages;
 mod status;
 mod superseded;
 mod trial;
@@ -51,6 +52,8 @@ pub use load::{CheckError, Checked, check_file};
 pub use load_error::{LoadError, OpenError, Refusal};
 pub use observer::Observer;
 pub use policy::Policy;
+#[doc(hidden)]
+pub use stages::{Compiled, Stages};
 pub use status::{PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome};
 pub use trial::{TrialAnswer, TrialRow};
 pub use watch::Watcher;

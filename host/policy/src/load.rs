@@ -72,7 +72,7 @@ fn guarded<T>(load: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
     })
 }
 
-fn compile(wasm: &[u8], engine: &PolicyEngine, limits: &Limits) -> Result<Template, Refusal> {
+pub(crate) fn compile(wasm: &[u8], engine: &PolicyEngine, limits: &Limits) -> Result<Template, Refusal> {
     let component = component_of(wasm, limits)?;
     let not_usable = |step| move |error| Refusal::NotUsable { step, detail: shown(&format!("{error:#}")) };
     let component = Component::from_binary(&engine.engine, &component).map_err(not_usable("compiled"))?;
