@@ -1,6 +1,7 @@
 //! What a worker is expected to cost a request, in milliseconds.
 
-use sluice_policy_sdk::{Facts, Row, Worker};
+use sluice_policy_sdk::pick::Pair;
+use sluice_policy_sdk::{Facts, Role, Row, Worker, Workers};
 
 use crate::Settings;
 
@@ -15,10 +16,15 @@ const AFFINITY_MS: f32 = 0.5;
 /// A leg that fails is sent again elsewhere, after about this long.
 const RETRY_MS: f32 = 1_000.0;
 
+/// Workers that are looked at together.
+pub const BLOCK: usize = 16;
+
 /// The request's side of all costs, worked out once.
-pub struct Costs<'a> {
-    settings: &'a Settings,
+pub struct Costs {
+    assumed_prefill_tokens_per_s: f32,
+    assumed_decode_step_ms: f32,
     prompt_tokens: u32,
+    near_tokens: u32,
     output_tokens: f32,
     needed_blocks: u32,
     block_tokens: f32,
@@ -28,12 +34,14 @@ pub struct Costs<'a> {
     holder: Option<Row>,
 }
 
-impl<'a> Costs<'a> {
-    pub fn of(facts: &Facts, settings: &'a Settings) -> Self {
+impl Costs {
+    pub fn of(facts: &Facts, settings: &Settings) -> Self {
         let (request, session) = (&facts.request, facts.session.as_ref());
         Self {
-            settings,
+            assumed_prefill_tokens_per_s: settings.assumed_prefill_tokens_per_s as f32,
+            assumed_decode_step_ms: settings.assumed_decode_step_ms as f32,
             prompt_tokens: request.prompt_tokens,
+            near_tokens: settings.unified_below_tokens,
             output_tokens: request.max_output_tokens.min(TYPICAL_OUTPUT_TOKENS) as f32,
             needed_blocks: facts.blocks_for(request.prompt_tokens.saturating_add(request.max_output_tokens)),
             block_tokens: facts.block_tokens as f32,
@@ -43,38 +51,77 @@ impl<'a> Costs<'a> {
         }
     }
 
+    /// Which workers of a block could still be chosen, once there is a pair to beat: those whose queues alone do not
+    /// cost more, and those that have nearly all of the prompt. Column by column, so that the compiler takes several
+    /// workers at a time. `None` at the end of the table, where there is no whole block.
+    pub fn worth(&self, table: &Workers, from: usize, to_beat: &Pair<'_>) -> Option<[bool; BLOCK]> {
+        let (role, group) = (block(&table.role, from)?, block(&table.group, from)?);
+        let (backlog, cached) =
+            (block(&table.prefill_backlog_tokens, from)?, block(&table.cached_tokens, from)?);
+        let (running, waiting) = (block(&table.running, from)?, block(&table.waiting, from)?);
+        let (rate, step) = (block(&table.prefill_tokens_per_s, from)?, block(&table.decode_step_ms, from)?);
+        let nearly_all = self.prompt_tokens.saturating_sub(self.near_tokens);
+        let (pair_group, prefill) = (to_beat.prefill.group(), Role::Prefill.number());
+        let (mut prefilling, mut decoding) = ([0.0; BLOCK], [0.0; BLOCK]);
+        for at in 0..BLOCK {
+            let uncached = self.prompt_tokens.saturating_sub(cached[at]);
+            prefilling[at] = self.computing_ms(backlog[at], uncached, rate[at]) - to_beat.prefill_cost;
+            decoding[at] = self.generating_ms(running[at], waiting[at], step[at]) - to_beat.decode_cost;
+        }
+        let mut worth = [false; BLOCK];
+        for at in 0..BLOCK {
+            let too_much = if role[at] == prefill { prefilling[at] } else { decoding[at] };
+            let is_far = cached[at] < nearly_all;
+            worth[at] = !((too_much > AFFINITY_MS) & is_far & (group[at] == pair_group));
+        }
+        Some(worth)
+    }
+
+    /// Whether so little is uncached that the worker may do both.
+    pub fn is_near(&self, worker: Worker<'_>) -> bool {
+        worker.uncached_tokens(self.prompt_tokens) <= self.near_tokens
+    }
+
     /// Of prefilling for another worker.
     pub fn prefill_ms(&self, worker: Worker<'_>) -> f32 {
-        self.computing_ms(worker) + trouble_ms(worker) - affinity_ms(self.last_prefill, worker)
+        self.computing_of(worker) + trouble_ms(worker) - affinity_ms(self.last_prefill, worker)
     }
 
     /// Of decoding what another worker prefilled: fetching the KV blocks, then generating.
     pub fn decode_ms(&self, worker: Worker<'_>) -> f32 {
-        self.handoff_ms(worker) + self.generating_ms(worker) + trouble_ms(worker)
+        self.handoff_ms(worker) + self.generating_of(worker) + trouble_ms(worker)
             - affinity_ms(self.holder, worker)
     }
 
     /// Of doing both.
     pub fn alone_ms(&self, worker: Worker<'_>) -> f32 {
         let trouble = 2.0 * trouble_ms(worker);
-        self.computing_ms(worker) + self.generating_ms(worker) + trouble - affinity_ms(self.holder, worker)
+        self.computing_of(worker) + self.generating_of(worker) + trouble - affinity_ms(self.holder, worker)
+    }
+
+    fn computing_of(&self, worker: Worker<'_>) -> f32 {
+        let uncached = worker.uncached_tokens(self.prompt_tokens);
+        self.computing_ms(worker.prefill_backlog_tokens(), uncached, worker.prefill_tokens_per_s())
+    }
+
+    /// KV blocks that are not there mean that some sequence will be preempted, and so many tokens computed again.
+    fn generating_of(&self, worker: Worker<'_>) -> f32 {
+        let free = if worker.kv_blocks_total() == 0 { u32::MAX } else { worker.kv_blocks_free() };
+        let missing = self.needed_blocks.saturating_sub(free) as f32 * self.block_tokens;
+        self.generating_ms(worker.running(), worker.waiting(), worker.decode_step_ms())
+            + missing * self.token_ms(worker.prefill_tokens_per_s())
     }
 
     /// What is queued, then this prompt's uncached part.
-    fn computing_ms(&self, worker: Worker<'_>) -> f32 {
-        let uncached = worker.uncached_tokens(self.prompt_tokens);
-        (worker.prefill_backlog_tokens() as f32 + uncached as f32) * self.token_ms(worker)
+    fn computing_ms(&self, backlog_tokens: u32, uncached_tokens: u32, tokens_per_s: f32) -> f32 {
+        (backlog_tokens as f32 + uncached_tokens as f32) * self.token_ms(tokens_per_s)
     }
 
-    /// The measured step lags behind; the booked requests are counted at once. KV blocks that are not there mean that
-    /// some sequence will be preempted, and so many tokens computed again.
-    fn generating_ms(&self, worker: Worker<'_>) -> f32 {
-        let step = measured_or(worker.decode_step_ms(), self.settings.assumed_decode_step_ms);
-        let requests = worker.running().saturating_add(worker.waiting()) as f32;
-        let free = if worker.kv_blocks_total() == 0 { u32::MAX } else { worker.kv_blocks_free() };
-        let missing = self.needed_blocks.saturating_sub(free) as f32;
-        step * (1.0 + requests / STEP_DOUBLING_REQUESTS) * self.output_tokens
-            + missing * self.block_tokens * self.token_ms(worker)
+    /// The measured step lags behind; the booked requests are counted at once.
+    fn generating_ms(&self, running: u32, waiting: u32, step_ms: f32) -> f32 {
+        let step_ms = measured_or(step_ms, self.assumed_decode_step_ms);
+        let requests = running as f32 + waiting as f32;
+        step_ms * (1.0 + requests / STEP_DOUBLING_REQUESTS) * self.output_tokens
     }
 
     /// What was measured beyond the bytes' own time, and that time where the link's rate is known.
@@ -85,9 +132,14 @@ impl<'a> Costs<'a> {
         worker.pull_overhead_ms().max(0.0) + if rate > 0.0 { bytes / rate } else { 0.0 }
     }
 
-    fn token_ms(&self, worker: Worker<'_>) -> f32 {
-        1_000.0 / measured_or(worker.prefill_tokens_per_s(), self.settings.assumed_prefill_tokens_per_s)
+    fn token_ms(&self, tokens_per_s: f32) -> f32 {
+        1_000.0 / measured_or(tokens_per_s, self.assumed_prefill_tokens_per_s)
     }
+}
+
+/// A whole block of a column.
+fn block<T>(column: &[T], from: usize) -> Option<&[T; BLOCK]> {
+    column.get(from..)?.first_chunk()
 }
 
 /// A tie, or nearly one, goes to the worker that knows the session.
@@ -102,6 +154,6 @@ fn trouble_ms(worker: Worker<'_>) -> f32 {
     rate / (1.0 - rate) * RETRY_MS
 }
 
-fn measured_or(measured: f32, assumed: u32) -> f32 {
-    if measured > 0.0 { measured } else { assumed as f32 }
+fn measured_or(measured: f32, assumed: f32) -> f32 {
+    if measured > 0.0 { measured } else { assumed }
 }

@@ -13,7 +13,7 @@ use sluice_policy_sdk::{
     Facts, Policy, Prefilled, Retention, Role, Row, TurnEnd, Verdict, Worker, export, settings,
 };
 
-use cost::Costs;
+use cost::{BLOCK, Costs};
 
 settings! {
     /// What the cost model assumes, and where its lines are.
@@ -42,37 +42,46 @@ pub struct Adaptive {
     settings: Settings,
 }
 
-/// The best workers of one table.
+/// The best workers seen so far.
 struct Best<'a> {
     pairs: Pairs<'a>,
-    /// To serve the request alone.
+    /// To serve the request alone; not kept up once there is a pair.
     alone: Least<'a>,
     /// As `alone`, where little is uncached.
     near: Least<'a>,
 }
 
-impl Adaptive {
+impl<'a> Best<'a> {
     /// One pass over the table.
-    fn best<'a>(&self, facts: &'a Facts) -> Best<'a> {
+    fn of(facts: &'a Facts, costs: &Costs) -> Self {
         let nobody = Least::new(facts.seed);
-        let mut best = Best { pairs: Pairs::new(facts.seed), alone: nobody, near: nobody };
-        let costs = Costs::of(facts, &self.settings);
-        for worker in facts.workers().filter(|worker| worker.takes_work()) {
-            match worker.role() {
-                Some(Role::Prefill) => best.pairs.offer_prefill(worker, costs.prefill_ms(worker)),
-                Some(Role::Decode) => best.pairs.offer_decode(worker, costs.decode_ms(worker)),
-                _ => {}
-            }
-            if worker.serves_alone() {
-                let ms = costs.alone_ms(worker);
-                best.alone.offer(worker, ms);
-                let uncached = worker.uncached_tokens(facts.request.prompt_tokens);
-                if uncached <= self.settings.unified_below_tokens {
-                    best.near.offer(worker, ms);
-                }
+        let mut best = Self { pairs: Pairs::new(facts.seed), alone: nobody, near: nobody };
+        let mut workers = facts.workers();
+        for from in (0..workers.len()).step_by(BLOCK) {
+            let to_beat = best.pairs.of_one_group();
+            let worth = to_beat.and_then(|pair| costs.worth(&facts.workers, from, &pair));
+            let block = workers.by_ref().take(BLOCK).zip(worth.unwrap_or([true; BLOCK]));
+            for (worker, _) in block.filter(|(worker, worth)| *worth && worker.takes_work()) {
+                best.offer(worker, costs, to_beat.is_some());
             }
         }
         best
+    }
+
+    fn offer(&mut self, worker: Worker<'a>, costs: &Costs, is_paired: bool) {
+        match worker.role() {
+            Some(Role::Prefill) => self.pairs.offer_prefill(worker, costs.prefill_ms(worker)),
+            Some(Role::Decode) => self.pairs.offer_decode(worker, costs.decode_ms(worker)),
+            _ => {}
+        }
+        let is_near = costs.is_near(worker);
+        if (is_near || !is_paired) && worker.serves_alone() {
+            let ms = costs.alone_ms(worker);
+            self.alone.offer(worker, ms);
+            if is_near {
+                self.near.offer(worker, ms);
+            }
+        }
     }
 }
 
@@ -86,7 +95,7 @@ impl Policy for Adaptive {
     }
 
     fn route(&self, facts: &Facts) -> Verdict {
-        let best = self.best(facts);
+        let best = Best::of(facts, &Costs::of(facts, &self.settings));
         let Some(pair) = best.pairs.least() else {
             return match best.alone.worker() {
                 Some(worker) => Verdict::unified(worker.row()).because("no pair to split it over"),
@@ -95,7 +104,9 @@ impl Policy for Adaptive {
             };
         };
         // The worker of a popular prefix must not get every request that begins with it.
-        if let Some(worker) = best.near.worker().filter(|_| best.near.cost() <= pair.cost) {
+        if let Some(worker) =
+            best.near.worker().filter(|_| best.near.cost() <= pair.prefill_cost + pair.decode_cost)
+        {
             Verdict::unified(worker.row()).because("little is uncached there")
         } else if self.settings.late_binding {
             Verdict::pull_late(pair.prefill.row()).because("decode worker chosen after the prefill")

@@ -1,5 +1,5 @@
 use sluice_policy_sdk::testing::{
-    FactsBuilder, WorkerSpec, assert_even, decode, prefill, try_policy, unified,
+    FactsBuilder, RandomFacts, WorkerSpec, assert_even, decode, prefill, try_policy, unified,
 };
 use sluice_policy_sdk::{Ability, Finish, Session};
 
@@ -168,6 +168,31 @@ fn equal_costs_spread_evenly_over_conversations() {
         let ask = |seed| format!("{:?}", policy("{}").route(&facts.clone().seed(seed).build()));
         assert_even(kinds, 6_000, ask);
     }
+}
+
+/// Most workers are passed over for their queues alone; that must change no answer.
+#[test]
+fn passing_over_workers_changes_nothing() {
+    let (mut paired, mut near) = (0, 0);
+    for (number, facts) in RandomFacts::new(1).workers(100).take(400).enumerate() {
+        let settings = Settings { unified_below_tokens: number as u32 * 50, ..Settings::default() };
+        let costs = Costs::of(&facts, &settings);
+        let best = Best::of(&facts, &costs);
+        let found = best.pairs.least().map(|pair| (pair.prefill.row(), pair.decode.row()));
+        let pair = pick::pair(&facts, |worker| costs.prefill_ms(worker), |worker| costs.decode_ms(worker));
+        assert_eq!(found, pair.map(|(prefill, decode)| (prefill.row(), decode.row())), "facts {number}");
+        let alone = |able: &dyn Fn(Worker<'_>) -> bool| {
+            let able = facts.alone().filter(|worker| able(*worker));
+            pick::least(facts.seed, able, |worker| costs.alone_ms(worker)).map(Worker::row)
+        };
+        assert_eq!(best.near.worker().map(Worker::row), alone(&|one| costs.is_near(one)), "facts {number}");
+        if found.is_none() {
+            assert_eq!(best.alone.worker().map(Worker::row), alone(&|_| true), "facts {number}");
+        }
+        (paired, near) =
+            (paired + usize::from(found.is_some()), near + usize::from(best.near.worker().is_some()));
+    }
+    assert!((100..390).contains(&paired) && near > 100, "{paired} pairs, {near} near");
 }
 
 #[test]

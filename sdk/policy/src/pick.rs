@@ -120,8 +120,10 @@ pub struct Pair<'a> {
     pub prefill: Worker<'a>,
     /// Who decodes.
     pub decode: Worker<'a>,
-    /// Of both.
-    pub cost: f32,
+    /// What prefilling costs.
+    pub prefill_cost: f32,
+    /// What decoding costs.
+    pub decode_cost: f32,
 }
 
 #[derive(Debug, Clone)]
@@ -147,6 +149,12 @@ impl<'a> Pairs<'a> {
         self.group(worker).decode.offer(worker, cost);
     }
 
+    /// The pair so far, where all that were offered are of one KV layout group: what a further worker of that group
+    /// has to beat.
+    pub fn of_one_group(&self) -> Option<Pair<'a>> {
+        if self.groups.len() == 1 { self.least() } else { None }
+    }
+
     /// The pair. Its prefill worker is chosen first, for its own cost alone.
     pub fn least(&self) -> Option<Pair<'a>> {
         let mut prefill = Least::new(self.seed);
@@ -155,7 +163,12 @@ impl<'a> Pairs<'a> {
         let chosen = prefill.best?;
         let group = self.groups.iter().find(|group| group.number == chosen.worker.group())?;
         let decode = group.decode.best?;
-        Some(Pair { prefill: chosen.worker, decode: decode.worker, cost: chosen.cost + decode.cost })
+        Some(Pair {
+            prefill: chosen.worker,
+            decode: decode.worker,
+            prefill_cost: chosen.cost,
+            decode_cost: decode.cost,
+        })
     }
 
     fn group(&mut self, worker: Worker<'a>) -> &mut Group<'a> {

@@ -18,6 +18,8 @@ use crate::us::{shown, us};
 
 /// Sizes of fleets.
 pub const ROWS: [u64; 5] = [2, 64, 256, 1_024, 4_096];
+/// Native, through WASM, passing the facts alone, with labels.
+const CASES_A_SIZE: usize = 4;
 /// Labels of the requests that have some.
 const LABELS: usize = 8;
 /// The fleet that hooks are asked about.
@@ -35,6 +37,8 @@ struct Question {
     guest: sdk::Facts,
     host: Facts,
     labelled: Facts,
+    /// Asks `retain`, which looks at no worker: what passing the facts costs.
+    passed: TurnEnd,
 }
 
 /// Measures `route` by rows, and every hook; prints tables and budgets.
@@ -45,7 +49,8 @@ pub fn run(policy: &Arc<Policy>, plan: Plan) -> anyhow::Result<()> {
         .map(|rows| {
             let guest = fleet::facts(*rows, 0);
             let labelled = host_facts(&fleet::facts(*rows, LABELS));
-            Question { rows: *rows, host: host_facts(&guest), guest, labelled }
+            let host = host_facts(&guest);
+            Question { rows: *rows, passed: turn_end(&host), host, guest, labelled }
         })
         .collect();
     for question in &questions {
@@ -61,11 +66,15 @@ pub fn run(policy: &Arc<Policy>, plan: Plan) -> anyhow::Result<()> {
             Ok(())
         }));
         cases.push(Case::new("wasm", || Ok(drop(black_box(policy.route(black_box(&question.host))?)))));
+        cases.push(Case::new("passing", || {
+            black_box(policy.retain(black_box(&question.passed))?);
+            Ok(())
+        }));
         cases.push(Case::new("labels", || Ok(drop(black_box(policy.route(black_box(&question.labelled))?)))));
     }
     cases.extend(hooks.cases(policy));
     let times = measure(cases, plan)?;
-    let (by_rows, by_hook) = times.split_at(ROWS.len() * 3);
+    let (by_rows, by_hook) = times.split_at(ROWS.len() * CASES_A_SIZE);
     print_rows(by_rows)?;
     print_hooks(by_hook);
     Ok(())
@@ -82,20 +91,13 @@ struct Hooks {
 impl Hooks {
     fn new() -> Self {
         let facts = host_facts(&fleet::facts(HOOK_ROWS, 0));
-        let (decode, held_tokens) = (1, 4_400);
         Self {
             prefilled: Prefilled { prefill: 0, tokens: 4_000, took_ms: 400, handle_expires_in_ms: 28_000 },
-            turn: TurnEnd {
-                facts: facts.clone(),
-                decode,
-                held_tokens,
-                output_tokens: 400,
-                finish: Finish::Stop,
-            },
+            turn: turn_end(&facts),
             lease: Lease {
                 facts: facts.clone(),
-                holder: decode,
-                held_tokens,
+                holder: 1,
+                held_tokens: 4_400,
                 idle_ms: 5_000,
                 renewals: 1,
                 expires_in_ms: 9_000,
@@ -123,23 +125,30 @@ impl Hooks {
     }
 }
 
+fn turn_end(facts: &Facts) -> TurnEnd {
+    let facts = facts.clone();
+    TurnEnd { facts, decode: 1, held_tokens: 4_400, output_tokens: 400, finish: Finish::Stop }
+}
+
 fn print_rows(times: &[Time]) -> anyhow::Result<()> {
-    let mut table = Table::new(&["rows", "native us", "wasm us", "median us", "x native", "us a label"]);
-    for (rows, times) in ROWS.iter().zip(times.chunks(3)) {
-        let [native, wasm, labelled] = times else { continue };
+    let heads = ["rows", "native us", "wasm us", "median us", "x native", "of it passing", "us a label"];
+    let mut table = Table::new(&heads);
+    for (rows, times) in ROWS.iter().zip(times.chunks(CASES_A_SIZE)) {
+        let [native, wasm, passing, labelled] = times else { continue };
         table.row([
             rows.to_string(),
             shown(native.best),
             shown(wasm.best),
             shown(wasm.median),
             format!("{:.1}", us(wasm.best) / us(native.best)),
+            shown(passing.best),
             format!("{:.2}", label_us(wasm, labelled)),
         ]);
     }
     println!("adaptive, route\n{table}");
     let of = |rows: u64| {
         let at = ROWS.iter().position(|have| *have == rows).context("a size that is measured")?;
-        times.get(at * 3..at * 3 + 3).context("three times a size")
+        times.chunks(CASES_A_SIZE).nth(at).context("as many times a size")
     };
     let (fixed, rows64, rows1024) = (of(2)?, of(64)?, of(1_024)?);
     for (budget, time, most) in [
@@ -153,7 +162,7 @@ fn print_rows(times: &[Time]) -> anyhow::Result<()> {
     let (ratio, most) = (us(rows1024[1].best) / us(rows1024[0].best), ROWS1024_NATIVE_AT_MOST);
     let target = format!("<= {most}x native");
     println!("{}", line("policy.rows1024", &target, &format!("{ratio:.1}x"), ratio <= most));
-    let label = label_us(&rows64[1], &rows64[2]);
+    let label = label_us(&rows64[1], &rows64[3]);
     let target = format!("<= {LABEL_US_AT_MOST} us each");
     println!("{}\n", line("policy.labels", &target, &format!("{label:.2} us"), label <= LABEL_US_AT_MOST));
     Ok(())

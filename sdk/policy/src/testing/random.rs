@@ -16,9 +16,9 @@ const WORKERS_MAX: u64 = 12;
 /// ```
 /// use sluice_policy_sdk::testing::RandomFacts;
 ///
-/// let mut facts = RandomFacts::new(7);
-/// assert_eq!(facts.next(), RandomFacts::new(7).next());
-/// assert!(facts.workers(64).take(10).all(|facts| facts.workers().len() == 64));
+/// let seeds = |facts: RandomFacts| facts.take(10).map(|facts| facts.seed).collect::<Vec<_>>();
+/// assert_eq!(seeds(RandomFacts::new(7)), seeds(RandomFacts::new(7)));
+/// assert!(RandomFacts::new(7).workers(64).take(10).all(|facts| facts.workers().len() == 64));
 /// ```
 #[derive(Debug, Clone)]
 pub struct RandomFacts {
