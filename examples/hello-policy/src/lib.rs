@@ -14,9 +14,7 @@ impl Policy for Hello {
 
     fn route(&self, facts: &Facts) -> Verdict {
         let requests = |worker: Worker| worker.running() as f32;
-        if let Some(prefill) = pick::least(facts.seed, facts.paired_prefills(), requests)
-            && let Some(decode) = pick::least(facts.seed, facts.decodes_for(prefill), requests)
-        {
+        if let Some((prefill, decode)) = pick::pair(facts, requests, requests) {
             return Verdict::pull(prefill.row(), decode.row()).because("fewest requests");
         }
         match pick::least(facts.seed, facts.alone(), requests) {
@@ -31,17 +29,32 @@ export!(Hello);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill};
+    use sluice_policy_sdk::testing::{
+        FactsBuilder, WorkerSpec, assert_routes, decode, prefill, try_policy, unified,
+    };
 
     #[test]
     fn picks_the_workers_that_serve_the_fewest() {
-        let facts = FactsBuilder::new()
+        let pairs = FactsBuilder::new()
             .worker(WorkerSpec { running: 3, ..prefill(1) })
             .worker(prefill(2))
             .worker(decode(3))
-            .worker(WorkerSpec { running: 1, ..decode(4) })
-            .build();
-        let verdict = Hello::configure("{}").expect("no settings").route(&facts);
-        assert_eq!(verdict, Verdict::pull(1, 2).because("fewest requests"));
+            .worker(WorkerSpec { running: 1, ..decode(4) });
+        let alone = FactsBuilder::new().worker(WorkerSpec { running: 1, ..unified(1) }).worker(unified(2));
+        let because = "fewest requests";
+        assert_routes(
+            &Hello,
+            [
+                ("two workers where there are pairs", pairs, Verdict::pull(1, 2).because(because)),
+                ("one where there are none", alone, Verdict::unified(1).because(because)),
+                ("nobody at all", FactsBuilder::new(), Verdict::UseDefault),
+            ],
+        );
+    }
+
+    /// Answers that can be acted on, and the same ones when asked again: what the host will ask for too.
+    #[test]
+    fn a_host_would_take_it() {
+        assert_eq!(try_policy::<Hello>("{}"), Ok(()));
     }
 }

@@ -43,6 +43,7 @@ mod records;
 mod settings;
 mod settings_schema;
 mod shown;
+mod stages;
 mod standing;
 mod status;
 mod succession;
@@ -68,6 +69,8 @@ pub use load_error::{LoadError, OpenError, Refusal};
 pub use observer::Observer;
 pub use policy::Policy;
 pub use settings_schema::SettingStatus;
+#[doc(hidden)]
+pub use stages::{Compiled, Stages};
 pub use standing::{Failing, PutAside};
 pub use status::{
     BindingsStatus, CacheStatus, CodeFrom, DecidesInstead, PolicyDetail, PolicyState, PolicyStatus,

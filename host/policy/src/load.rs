@@ -90,12 +90,21 @@ fn code_of(
     limits: &Limits,
 ) -> Result<(Component, CodeFrom), Refusal> {
     let cached = engine.cache.as_ref().and_then(|cache| cache.find(&contents.digest, &engine.engine));
-    if let Some(component) = cached {
-        return Ok((component, CodeFrom::Cached));
+    match cached {
+        Some(component) => Ok((component, CodeFrom::Cached)),
+        None => Ok((compile(&contents.wasm, engine, limits)?, CodeFrom::Compiled)),
     }
-    let component = component_of(&contents.wasm, limits)?;
-    let component = Component::from_binary(&engine.engine, &component).map_err(not_usable("compiled"))?;
-    Ok((component, CodeFrom::Compiled))
+}
+
+/// From a file's bytes to compiled code.
+pub(crate) fn compile(wasm: &[u8], engine: &PolicyEngine, limits: &Limits) -> Result<Component, Refusal> {
+    let component = component_of(wasm, limits)?;
+    Component::from_binary(&engine.engine, &component).map_err(not_usable("compiled"))
+}
+
+/// Looks a component's exports up.
+pub(crate) fn template(component: &Component) -> Result<Template, Refusal> {
+    Template::new(component).map_err(not_usable("linked"))
 }
 
 struct Tried {
@@ -115,7 +124,7 @@ fn try_out(
 ) -> Result<Tried, Refusal> {
     let started = clock::monotonic();
     let (component, code) = code_of(contents, engine, limits)?;
-    let template = Template::new(&component).map_err(not_usable("linked"))?;
+    let template = template(&component)?;
     let compile_ms = (clock::monotonic().saturating_sub(started)).as_millis() as u64;
 
     let description = describe(&template, limits)?;

@@ -1,135 +1,159 @@
-//! What a worker is expected to cost a request, in milliseconds. One pure function per term.
+//! What a worker is expected to cost a request, in milliseconds.
+
+use sluice_policy_sdk::pick::Pair;
+use sluice_policy_sdk::{Facts, Role, Row, Worker, Workers};
+
+use crate::Settings;
 
 /// Where no output length is known in advance, answers are taken to be about this long: what most published
 /// benchmarks ask for.
 const TYPICAL_OUTPUT_TOKENS: u32 = 128;
-
 /// So many more sequences in the batch double the time of a decode step. Decoding is bound by memory bandwidth,
 /// so a step grows far slower than its batch.
 const STEP_DOUBLING_REQUESTS: f32 = 32.0;
-
-/// What staying with the session's worker is worth: more than the noise of measured figures, less than
-/// any queue.
+/// What staying with the session's worker is worth: more than the noise of measured figures, less than any queue.
 const AFFINITY_MS: f32 = 0.5;
+/// A leg that fails is sent again elsewhere, after about this long.
+const RETRY_MS: f32 = 1_000.0;
 
-/// Computing what is queued and then this prompt's uncached part.
-pub fn prefill_ms(backlog_tokens: u32, uncached_tokens: u32, tokens_per_s: f32) -> f32 {
-    (backlog_tokens as f32 + uncached_tokens as f32) / tokens_per_s * 1_000.0
+/// Workers that are looked at together.
+pub const BLOCK: usize = 16;
+
+/// The request's side of all costs, worked out once.
+pub struct Costs {
+    assumed_prefill_tokens_per_s: f32,
+    assumed_decode_step_ms: f32,
+    prompt_tokens: u32,
+    near_tokens: u32,
+    output_tokens: f32,
+    needed_blocks: u32,
+    block_tokens: f32,
+    kv_bytes_per_token: f32,
+    /// The workers that know the session.
+    last_prefill: Option<Row>,
+    holder: Option<Row>,
 }
 
-/// Generating the answer. The measured step lags behind; the booked requests are counted at once.
-pub fn decode_ms(step_ms: f32, requests: u32, max_output_tokens: u32) -> f32 {
-    let tokens = max_output_tokens.min(TYPICAL_OUTPUT_TOKENS) as f32;
-    step_ms * (1.0 + requests as f32 / STEP_DOUBLING_REQUESTS) * tokens
+impl Costs {
+    pub fn of(facts: &Facts, settings: &Settings) -> Self {
+        let (request, session) = (&facts.request, facts.session.as_ref());
+        Self {
+            assumed_prefill_tokens_per_s: settings.assumed_prefill_tokens_per_s as f32,
+            assumed_decode_step_ms: settings.assumed_decode_step_ms as f32,
+            prompt_tokens: request.prompt_tokens,
+            near_tokens: settings.unified_below_tokens,
+            output_tokens: request.max_output_tokens.min(TYPICAL_OUTPUT_TOKENS) as f32,
+            needed_blocks: facts.blocks_for(request.prompt_tokens.saturating_add(request.max_output_tokens)),
+            block_tokens: facts.block_tokens as f32,
+            kv_bytes_per_token: facts.kv_bytes_per_token as f32,
+            last_prefill: session.and_then(|session| session.last_prefill),
+            holder: session.and_then(|session| session.holder),
+        }
+    }
+
+    /// Which workers of a block could still be chosen, once there is a pair to beat: those whose queues alone do not
+    /// cost more, and those that have nearly all of the prompt. Column by column, so that the compiler takes several
+    /// workers at a time. `None` at the end of the table, where there is no whole block.
+    pub fn worth(&self, table: &Workers, from: usize, to_beat: &Pair<'_>) -> Option<[bool; BLOCK]> {
+        let (role, group) = (block(&table.role, from)?, block(&table.group, from)?);
+        let (backlog, cached) =
+            (block(&table.prefill_backlog_tokens, from)?, block(&table.cached_tokens, from)?);
+        let (running, waiting) = (block(&table.running, from)?, block(&table.waiting, from)?);
+        let (rate, step) = (block(&table.prefill_tokens_per_s, from)?, block(&table.decode_step_ms, from)?);
+        let nearly_all = self.prompt_tokens.saturating_sub(self.near_tokens);
+        let (pair_group, prefill) = (to_beat.prefill.group(), Role::Prefill.number());
+        let (mut prefilling, mut decoding) = ([0.0; BLOCK], [0.0; BLOCK]);
+        for at in 0..BLOCK {
+            let uncached = self.prompt_tokens.saturating_sub(cached[at]);
+            prefilling[at] = self.computing_ms(backlog[at], uncached, rate[at]) - to_beat.prefill_cost;
+            decoding[at] = self.generating_ms(running[at], waiting[at], step[at]) - to_beat.decode_cost;
+        }
+        let mut worth = [false; BLOCK];
+        for at in 0..BLOCK {
+            let too_much = if role[at] == prefill { prefilling[at] } else { decoding[at] };
+            let is_far = cached[at] < nearly_all;
+            worth[at] = !((too_much > AFFINITY_MS) & is_far & (group[at] == pair_group));
+        }
+        Some(worth)
+    }
+
+    /// Whether so little is uncached that the worker may do both.
+    pub fn is_near(&self, worker: Worker<'_>) -> bool {
+        worker.uncached_tokens(self.prompt_tokens) <= self.near_tokens
+    }
+
+    /// Of prefilling for another worker.
+    pub fn prefill_ms(&self, worker: Worker<'_>) -> f32 {
+        self.computing_of(worker) + trouble_ms(worker) - affinity_ms(self.last_prefill, worker)
+    }
+
+    /// Of decoding what another worker prefilled: fetching the KV blocks, then generating.
+    pub fn decode_ms(&self, worker: Worker<'_>) -> f32 {
+        self.handoff_ms(worker) + self.generating_of(worker) + trouble_ms(worker)
+            - affinity_ms(self.holder, worker)
+    }
+
+    /// Of doing both.
+    pub fn alone_ms(&self, worker: Worker<'_>) -> f32 {
+        let trouble = 2.0 * trouble_ms(worker);
+        self.computing_of(worker) + self.generating_of(worker) + trouble - affinity_ms(self.holder, worker)
+    }
+
+    fn computing_of(&self, worker: Worker<'_>) -> f32 {
+        let uncached = worker.uncached_tokens(self.prompt_tokens);
+        self.computing_ms(worker.prefill_backlog_tokens(), uncached, worker.prefill_tokens_per_s())
+    }
+
+    /// KV blocks that are not there mean that some sequence will be preempted, and so many tokens computed again.
+    fn generating_of(&self, worker: Worker<'_>) -> f32 {
+        let free = if worker.kv_blocks_total() == 0 { u32::MAX } else { worker.kv_blocks_free() };
+        let missing = self.needed_blocks.saturating_sub(free) as f32 * self.block_tokens;
+        self.generating_ms(worker.running(), worker.waiting(), worker.decode_step_ms())
+            + missing * self.token_ms(worker.prefill_tokens_per_s())
+    }
+
+    /// What is queued, then this prompt's uncached part.
+    fn computing_ms(&self, backlog_tokens: u32, uncached_tokens: u32, tokens_per_s: f32) -> f32 {
+        (backlog_tokens as f32 + uncached_tokens as f32) * self.token_ms(tokens_per_s)
+    }
+
+    /// The measured step lags behind; the booked requests are counted at once.
+    fn generating_ms(&self, running: u32, waiting: u32, step_ms: f32) -> f32 {
+        let step_ms = measured_or(step_ms, self.assumed_decode_step_ms);
+        let requests = running as f32 + waiting as f32;
+        step_ms * (1.0 + requests / STEP_DOUBLING_REQUESTS) * self.output_tokens
+    }
+
+    /// What was measured beyond the bytes' own time, and that time where the link's rate is known.
+    fn handoff_ms(&self, worker: Worker<'_>) -> f32 {
+        const BYTES_PER_MS_AT_1_MB_PER_S: f32 = 1_000.0;
+        let bytes = worker.uncached_tokens(self.prompt_tokens) as f32 * self.kv_bytes_per_token;
+        let rate = worker.link_mb_per_s() * BYTES_PER_MS_AT_1_MB_PER_S;
+        worker.pull_overhead_ms().max(0.0) + if rate > 0.0 { bytes / rate } else { 0.0 }
+    }
+
+    fn token_ms(&self, tokens_per_s: f32) -> f32 {
+        1_000.0 / measured_or(tokens_per_s, self.assumed_prefill_tokens_per_s)
+    }
 }
 
-/// KV blocks that are not there: some sequence will be preempted, and so many tokens computed again.
-pub fn shortage_ms(needed_blocks: u32, free_blocks: u32, block_tokens: u32, tokens_per_s: f32) -> f32 {
-    let missing = needed_blocks.saturating_sub(free_blocks) as f32;
-    missing * block_tokens as f32 / tokens_per_s * 1_000.0
-}
-
-/// Handing KV blocks over: what was measured beyond the bytes' own time, and that time, where the link's rate is
-/// known.
-pub fn handoff_ms(overhead_ms: f32, tokens: u32, bytes_per_token: u32, link_mb_per_s: f32) -> f32 {
-    const BYTES_PER_MS_AT_1_MB_PER_S: f32 = 1_000.0;
-    let bytes = tokens as f32 * bytes_per_token as f32;
-    let link_ms =
-        if link_mb_per_s > 0.0 { bytes / (link_mb_per_s * BYTES_PER_MS_AT_1_MB_PER_S) } else { 0.0 };
-    overhead_ms.max(0.0) + link_ms
+/// A whole block of a column.
+fn block<T>(column: &[T], from: usize) -> Option<&[T; BLOCK]> {
+    column.get(from..)?.first_chunk()
 }
 
 /// A tie, or nearly one, goes to the worker that knows the session.
-pub fn affinity_ms(knows_session: bool) -> f32 {
-    if knows_session { -AFFINITY_MS } else { 0.0 }
+fn affinity_ms(known: Option<Row>, worker: Worker<'_>) -> f32 {
+    if known == Some(worker.row()) { AFFINITY_MS } else { 0.0 }
 }
 
-/// What a worker's failures cost: a leg that fails is sent again elsewhere, after about this long.
-pub fn trouble_ms(failure_rate: f32) -> f32 {
-    const RETRY_MS: f32 = 1_000.0;
-    // Expected failures before a success; a worker that always fails still has a price, not an infinite one.
-    // Not a number counts as no failure: `max` takes the other side.
-    let rate = f32::min(failure_rate.max(0.0), 0.95);
+/// Expected failures before a success, at the price of one. A worker that always fails still has a price, not an
+/// infinite one; not a number counts as no failure: `max` takes the other side.
+fn trouble_ms(worker: Worker<'_>) -> f32 {
+    let rate = f32::min(worker.failure_rate().max(0.0), 0.95);
     rate / (1.0 - rate) * RETRY_MS
 }
 
-/// A measured figure, or what is assumed where nothing was measured.
-pub fn measured_or(measured: f32, assumed: u32) -> f32 {
-    if measured > 0.0 { measured } else { assumed as f32 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefill() {
-        for (backlog, uncached, rate, expected) in [
-            (0, 0, 1_000.0, 0.0),
-            (0, 500, 1_000.0, 500.0),
-            (500, 500, 1_000.0, 1_000.0),
-            (0, 500, 2_000.0, 250.0),
-        ] {
-            assert_eq!(prefill_ms(backlog, uncached, rate), expected, "{backlog} {uncached} {rate}");
-        }
-    }
-
-    #[test]
-    fn decode() {
-        for (step, requests, max_output, expected) in [
-            (10.0, 0, 100, 1_000.0),
-            (10.0, 32, 100, 2_000.0),
-            (20.0, 0, 100, 2_000.0),
-            (10.0, 0, 1_000_000, 1_280.0),
-            (10.0, 0, 0, 0.0),
-        ] {
-            assert_eq!(decode_ms(step, requests, max_output), expected, "{step} {requests} {max_output}");
-        }
-    }
-
-    #[test]
-    fn shortage() {
-        for (needed, free, expected) in [(10, 10, 0.0), (10, 100, 0.0), (10, 0, 160.0), (10, 5, 80.0)] {
-            assert_eq!(shortage_ms(needed, free, 16, 1_000.0), expected, "{needed} {free}");
-        }
-    }
-
-    #[test]
-    fn handoff() {
-        for (overhead, tokens, bytes_per_token, link, expected) in [
-            (2.0, 0, 100_000, 1_000.0, 2.0),
-            (2.0, 1_000, 100_000, 1_000.0, 102.0),
-            (2.0, 1_000, 100_000, 0.0, 2.0),
-            (f32::NAN, 0, 0, 0.0, 0.0),
-        ] {
-            assert_eq!(
-                handoff_ms(overhead, tokens, bytes_per_token, link),
-                expected,
-                "{overhead} {tokens} {link}"
-            );
-        }
-    }
-
-    #[test]
-    fn affinity() {
-        assert!(affinity_ms(true) < affinity_ms(false));
-        // One uncached token more at 1,000 tokens/s, or one request more, outweighs it.
-        assert!(prefill_ms(0, 1, 1_000.0) > -affinity_ms(true));
-        assert!(decode_ms(10.0, 1, 100) - decode_ms(10.0, 0, 100) > -affinity_ms(true));
-    }
-
-    #[test]
-    fn trouble() {
-        for (rate, expected) in [(0.0, 0.0), (0.5, 1_000.0), (0.9, 9_000.0), (f32::NAN, 0.0), (-1.0, 0.0)] {
-            assert!((trouble_ms(rate) - expected).abs() < 1.0, "{rate}: {}", trouble_ms(rate));
-        }
-        assert!(trouble_ms(1.0).is_finite() && trouble_ms(1.0) > trouble_ms(0.9));
-    }
-
-    #[test]
-    fn nothing_measured() {
-        for (measured, expected) in [(0.0, 7.0), (3.5, 3.5), (f32::NAN, 7.0), (-1.0, 7.0)] {
-            assert_eq!(measured_or(measured, 7), expected, "{measured}");
-        }
-    }
+fn measured_or(measured: f32, assumed: f32) -> f32 {
+    if measured > 0.0 { measured } else { assumed }
 }

@@ -8,9 +8,12 @@
 
 mod cost;
 
+use sluice_policy_sdk::pick::{self, Least, Pairs};
 use sluice_policy_sdk::{
-    Facts, Policy, Prefilled, Retention, Row, TurnEnd, Verdict, Worker, export, pick, settings,
+    Facts, Policy, Prefilled, Retention, Role, Row, TurnEnd, Verdict, Worker, export, settings,
 };
+
+use cost::{BLOCK, Costs};
 
 settings! {
     /// What the cost model assumes, and where its lines are.
@@ -39,65 +42,46 @@ pub struct Adaptive {
     settings: Settings,
 }
 
-impl Adaptive {
-    fn prefill_ms(&self, facts: &Facts, worker: Worker<'_>) -> f32 {
-        let rate = self.prefill_rate(worker);
-        let uncached = worker.uncached_tokens(facts.request.prompt_tokens);
-        cost::prefill_ms(worker.prefill_backlog_tokens(), uncached, rate)
-            + cost::trouble_ms(worker.failure_rate())
+/// The best workers seen so far.
+struct Best<'a> {
+    pairs: Pairs<'a>,
+    /// To serve the request alone; not kept up once there is a pair.
+    alone: Least<'a>,
+    /// As `alone`, where little is uncached.
+    near: Least<'a>,
+}
+
+impl<'a> Best<'a> {
+    /// One pass over the table.
+    fn of(facts: &'a Facts, costs: &Costs) -> Self {
+        let nobody = Least::new(facts.seed);
+        let mut best = Self { pairs: Pairs::new(facts.seed), alone: nobody, near: nobody };
+        let mut workers = facts.workers();
+        for from in (0..workers.len()).step_by(BLOCK) {
+            let to_beat = best.pairs.of_one_group();
+            let worth = to_beat.and_then(|pair| costs.worth(&facts.workers, from, &pair));
+            let block = workers.by_ref().take(BLOCK).zip(worth.unwrap_or([true; BLOCK]));
+            for (worker, _) in block.filter(|(worker, worth)| *worth && worker.takes_work()) {
+                best.offer(worker, costs, to_beat.is_some());
+            }
+        }
+        best
     }
 
-    fn decode_ms(&self, facts: &Facts, worker: Worker<'_>) -> f32 {
-        let request = &facts.request;
-        let step = cost::measured_or(worker.decode_step_ms(), self.settings.assumed_decode_step_ms);
-        let requests = worker.running().saturating_add(worker.waiting());
-        let needed = facts.blocks_for(request.prompt_tokens.saturating_add(request.max_output_tokens));
-        let free = if worker.kv_blocks_total() == 0 { u32::MAX } else { worker.kv_blocks_free() };
-        cost::decode_ms(step, requests, request.max_output_tokens)
-            + cost::shortage_ms(needed, free, facts.block_tokens, self.prefill_rate(worker))
-            + cost::trouble_ms(worker.failure_rate())
-    }
-
-    fn prefill_rate(&self, worker: Worker<'_>) -> f32 {
-        cost::measured_or(worker.prefill_tokens_per_s(), self.settings.assumed_prefill_tokens_per_s)
-    }
-
-    fn handoff_ms(&self, facts: &Facts, decode: Worker<'_>) -> f32 {
-        let tokens = decode.uncached_tokens(facts.request.prompt_tokens);
-        cost::handoff_ms(decode.pull_overhead_ms(), tokens, facts.kv_bytes_per_token, decode.link_mb_per_s())
-    }
-
-    fn after_prefill_ms(&self, facts: &Facts, decode: Worker<'_>) -> f32 {
-        self.handoff_ms(facts, decode) + self.decode_ms(facts, decode)
-    }
-
-    fn alone_ms(&self, facts: &Facts, worker: Worker<'_>) -> f32 {
-        self.prefill_ms(facts, worker) + self.decode_ms(facts, worker)
-    }
-
-    fn best_pair<'a>(&self, facts: &'a Facts) -> Option<(Worker<'a>, Worker<'a>)> {
-        let last = facts.session.as_ref().and_then(|session| session.last_prefill);
-        let prefill = pick::least(facts.seed, facts.paired_prefills(), |worker| {
-            self.prefill_ms(facts, worker) + cost::affinity_ms(last == Some(worker.row()))
-        })?;
-        Some((prefill, self.best_decode(facts, prefill)?))
-    }
-
-    fn best_decode<'a>(&self, facts: &'a Facts, prefill: Worker<'a>) -> Option<Worker<'a>> {
-        let holder = facts.session.as_ref().and_then(|session| session.holder);
-        pick::least(facts.seed, facts.decodes_for(prefill), |worker| {
-            self.after_prefill_ms(facts, worker) + cost::affinity_ms(holder == Some(worker.row()))
-        })
-    }
-
-    /// The best worker to serve the request alone, among those where no more than so many tokens are uncached.
-    fn best_alone<'a>(&self, facts: &'a Facts, most_uncached_tokens: u32) -> Option<Worker<'a>> {
-        let prompt = facts.request.prompt_tokens;
-        let holder = facts.session.as_ref().and_then(|session| session.holder);
-        let able = facts.alone().filter(|worker| worker.uncached_tokens(prompt) <= most_uncached_tokens);
-        pick::least(facts.seed, able, |worker| {
-            self.alone_ms(facts, worker) + cost::affinity_ms(holder == Some(worker.row()))
-        })
+    fn offer(&mut self, worker: Worker<'a>, costs: &Costs, is_paired: bool) {
+        match worker.role() {
+            Some(Role::Prefill) => self.pairs.offer_prefill(worker, costs.prefill_ms(worker)),
+            Some(Role::Decode) => self.pairs.offer_decode(worker, costs.decode_ms(worker)),
+            _ => {}
+        }
+        let is_near = costs.is_near(worker);
+        if (is_near || !is_paired) && worker.serves_alone() {
+            let ms = costs.alone_ms(worker);
+            self.alone.offer(worker, ms);
+            if is_near {
+                self.near.offer(worker, ms);
+            }
+        }
     }
 }
 
@@ -111,31 +95,31 @@ impl Policy for Adaptive {
     }
 
     fn route(&self, facts: &Facts) -> Verdict {
-        let Some((prefill, decode)) = self.best_pair(facts) else {
-            return match self.best_alone(facts, u32::MAX) {
+        let best = Best::of(facts, &Costs::of(facts, &self.settings));
+        let Some(pair) = best.pairs.least() else {
+            return match best.alone.worker() {
                 Some(worker) => Verdict::unified(worker.row()).because("no pair to split it over"),
                 // Nobody can serve. The host knows why, and words that for the client; a policy would guess.
                 None => Verdict::UseDefault,
             };
         };
-        if let Some(worker) = self.best_alone(facts, self.settings.unified_below_tokens) {
-            // The worker of a popular prefix must not get every request that begins with it.
-            let split_ms = self.prefill_ms(facts, prefill) + self.after_prefill_ms(facts, decode);
-            if self.alone_ms(facts, worker) <= split_ms {
-                return Verdict::unified(worker.row()).because("little is uncached there");
-            }
-        }
-        if self.settings.late_binding {
-            Verdict::pull_late(prefill.row()).because("decode worker chosen after the prefill")
-        } else if decode.waiting() >= self.settings.late_at_waiting {
-            Verdict::pull_late(prefill.row()).because("decode queues are deep")
+        // The worker of a popular prefix must not get every request that begins with it.
+        if let Some(worker) =
+            best.near.worker().filter(|_| best.near.cost() <= pair.prefill_cost + pair.decode_cost)
+        {
+            Verdict::unified(worker.row()).because("little is uncached there")
+        } else if self.settings.late_binding {
+            Verdict::pull_late(pair.prefill.row()).because("decode worker chosen after the prefill")
+        } else if pair.decode.waiting() >= self.settings.late_at_waiting {
+            Verdict::pull_late(pair.prefill.row()).because("decode queues are deep")
         } else {
-            Verdict::pull(prefill.row(), decode.row()).because("least expected time")
+            Verdict::pull(pair.prefill.row(), pair.decode.row()).because("least expected time")
         }
     }
 
     fn bind_decode(&self, facts: &Facts, prefilled: &Prefilled) -> Option<Row> {
-        self.best_decode(facts, facts.worker(prefilled.prefill)?).map(Worker::row)
+        let (prefill, costs) = (facts.worker(prefilled.prefill)?, Costs::of(facts, &self.settings));
+        pick::least(facts.seed, facts.decodes_for(prefill), |worker| costs.decode_ms(worker)).map(Worker::row)
     }
 
     fn retain(&self, _turn: &TurnEnd) -> Retention {

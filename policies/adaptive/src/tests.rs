@@ -1,4 +1,6 @@
-use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill, unified};
+use sluice_policy_sdk::testing::{
+    FactsBuilder, RandomFacts, WorkerSpec, assert_even, decode, prefill, try_policy, unified,
+};
 use sluice_policy_sdk::{Ability, Finish, Session};
 
 use super::*;
@@ -122,6 +124,81 @@ fn nothing_measured_is_assumed() {
     for (settings, prefill, decode) in [(slow, 1, 3), (fast, 0, 2)] {
         let expected = Verdict::pull(prefill, decode).because("least expected time");
         assert_eq!(policy(settings).route(&unmeasured.clone().build()), expected, "{settings}");
+    }
+}
+
+/// Each term of the costs by itself, on workers that differ from an idle one in it alone.
+#[test]
+fn costs() {
+    let settings = Settings::default();
+    let idle = || WorkerSpec { pull_overhead_ms: 0.0, link_mb_per_s: 0.0, ..unified(1) };
+    // 1,000 tokens at 10,000 a second; 100 tokens of 10 ms each.
+    let (computing, generating) = (100.0, 1_000.0);
+    let missing = WorkerSpec { kv_blocks_free: 60, ..idle() };
+    let fetched = WorkerSpec { pull_overhead_ms: 2.0, link_mb_per_s: 1_000.0, cached_tokens: 500, ..idle() };
+    for (why, worker, prefill_ms, decode_ms) in [
+        ("idle", idle(), computing, generating),
+        ("cached", WorkerSpec { cached_tokens: 400, ..idle() }, 60.0, generating),
+        ("all cached", WorkerSpec { cached_tokens: 9_000, ..idle() }, 0.0, generating),
+        ("backlog", WorkerSpec { prefill_backlog_tokens: 500, ..idle() }, 150.0, generating),
+        ("a full batch", WorkerSpec { running: 30, waiting: 2, ..idle() }, computing, 2_000.0),
+        ("9 of 69 blocks missing", missing, computing, generating + 14.4),
+        ("500 tokens to fetch", fetched, 50.0, generating + 2.0 + 65.536),
+        ("half of the legs fail", WorkerSpec { failure_rate: 0.5, ..idle() }, 1_100.0, 2_000.0),
+        ("all legs fail", WorkerSpec { failure_rate: 1.0, ..idle() }, 19_100.0, 20_000.0),
+        ("no number", WorkerSpec { failure_rate: f32::NAN, ..idle() }, computing, generating),
+        ("no rate", WorkerSpec { prefill_tokens_per_s: f32::NAN, ..idle() }, 125.0, generating),
+        ("no step", WorkerSpec { decode_step_ms: 0.0, ..idle() }, computing, 2_000.0),
+    ] {
+        let facts = FactsBuilder::new().worker(worker).build();
+        let (worker, costs) = (facts.worker(0).expect("row 0"), Costs::of(&facts, &settings));
+        let near = |found: f32, expected: f32| (found - expected).abs() <= expected * 1e-4;
+        let (prefilling, decoding) = (costs.prefill_ms(worker), costs.decode_ms(worker));
+        assert!(near(prefilling, prefill_ms), "{why}: prefill {prefilling}, not {prefill_ms}");
+        assert!(near(decoding, decode_ms), "{why}: decode {decoding}, not {decode_ms}");
+    }
+}
+
+#[test]
+fn equal_costs_spread_evenly_over_conversations() {
+    let pairs = [prefill(1), prefill(2), decode(3), decode(4), decode(5)];
+    let alone = [unified(1), unified(2), unified(3)];
+    for (workers, kinds) in [(&pairs[..], 6), (&alone[..], 3)] {
+        let facts = workers.iter().cloned().fold(FactsBuilder::new(), FactsBuilder::worker);
+        let ask = |seed| format!("{:?}", policy("{}").route(&facts.clone().seed(seed).build()));
+        assert_even(kinds, 6_000, ask);
+    }
+}
+
+/// Most workers are passed over for their queues alone; that must change no answer.
+#[test]
+fn passing_over_workers_changes_nothing() {
+    let (mut paired, mut near) = (0, 0);
+    for (number, facts) in RandomFacts::new(1).workers(100).take(400).enumerate() {
+        let settings = Settings { unified_below_tokens: number as u32 * 50, ..Settings::default() };
+        let costs = Costs::of(&facts, &settings);
+        let best = Best::of(&facts, &costs);
+        let found = best.pairs.least().map(|pair| (pair.prefill.row(), pair.decode.row()));
+        let pair = pick::pair(&facts, |worker| costs.prefill_ms(worker), |worker| costs.decode_ms(worker));
+        assert_eq!(found, pair.map(|(prefill, decode)| (prefill.row(), decode.row())), "facts {number}");
+        let alone = |able: &dyn Fn(Worker<'_>) -> bool| {
+            let able = facts.alone().filter(|worker| able(*worker));
+            pick::least(facts.seed, able, |worker| costs.alone_ms(worker)).map(Worker::row)
+        };
+        assert_eq!(best.near.worker().map(Worker::row), alone(&|one| costs.is_near(one)), "facts {number}");
+        if found.is_none() {
+            assert_eq!(best.alone.worker().map(Worker::row), alone(&|_| true), "facts {number}");
+        }
+        (paired, near) =
+            (paired + usize::from(found.is_some()), near + usize::from(best.near.worker().is_some()));
+    }
+    assert!((100..390).contains(&paired) && near > 100, "{paired} pairs, {near} near");
+}
+
+#[test]
+fn a_host_would_take_it() {
+    for settings in ["{}", r#"{"late_binding": true}"#, r#"{"unified_below_tokens": 1000000}"#] {
+        assert_eq!(try_policy::<Adaptive>(settings), Ok(()), "{settings}");
     }
 }
 

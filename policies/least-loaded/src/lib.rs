@@ -46,10 +46,7 @@ impl Policy for LeastLoaded {
 
     fn route(&self, facts: &Facts) -> Verdict {
         let load = |worker: Worker<'_>| self.load(worker);
-        let pair = pick::least(facts.seed, facts.paired_prefills(), load).and_then(|prefill| {
-            pick::least(facts.seed, facts.decodes_for(prefill), load).map(|decode| (prefill, decode))
-        });
-        if let Some((prefill, decode)) = pair {
+        if let Some((prefill, decode)) = pick::pair(facts, load, load) {
             return Verdict::pull(prefill.row(), decode.row()).because("least loaded");
         }
         match pick::least(facts.seed, facts.alone(), load) {
@@ -65,7 +62,9 @@ export!(LeastLoaded);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill, unified};
+    use sluice_policy_sdk::testing::{
+        FactsBuilder, WorkerSpec, assert_even, decode, prefill, try_policy, unified,
+    };
 
     fn verdict(settings: &str, facts: FactsBuilder) -> Verdict {
         LeastLoaded::configure(settings).expect("valid settings").route(&facts.build())
@@ -96,11 +95,18 @@ mod tests {
     }
 
     #[test]
-    fn equal_loads_spread_over_conversations() {
-        let facts = FactsBuilder::new().worker(unified(1)).worker(unified(2));
-        let first = Verdict::unified(0).because("least loaded");
-        let firsts = (0..1_000).filter(|seed| verdict("{}", facts.clone().seed(*seed)) == first).count();
-        assert!((400..600).contains(&firsts), "{firsts} of 1,000");
+    fn equal_loads_spread_evenly_over_conversations() {
+        let alone = (1..=3).fold(FactsBuilder::new(), |facts, id| facts.worker(unified(id)));
+        let pairs =
+            (1..=3).fold(alone.clone(), |facts, id| facts.worker(prefill(10 + id)).worker(decode(20 + id)));
+        for (facts, kinds) in [(alone, 3), (pairs, 9)] {
+            assert_even(kinds, 9_000, |seed| format!("{:?}", verdict("{}", facts.clone().seed(seed))));
+        }
+    }
+
+    #[test]
+    fn a_host_would_take_it() {
+        assert_eq!(try_policy::<LeastLoaded>("{}"), Ok(()));
     }
 
     #[test]

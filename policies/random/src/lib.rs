@@ -19,10 +19,9 @@ impl Policy for Random {
     fn route(&self, facts: &Facts) -> Verdict {
         // The seed alone would send a conversation to one worker for ever.
         let seed = pick::mix(facts.seed, facts.sequence);
-        let pair = pick::drawn(seed, facts.paired_prefills()).and_then(|prefill| {
-            pick::drawn(seed, facts.decodes_for(prefill)).map(|decode| (prefill, decode))
-        });
-        if let Some((prefill, decode)) = pair {
+        if let Some(prefill) = pick::drawn(seed, facts.paired_prefills())
+            && let Some(decode) = pick::drawn(seed, facts.decodes_for(prefill))
+        {
             return Verdict::pull(prefill.row(), decode.row()).because("drawn");
         }
         match pick::drawn(seed, facts.alone()) {
@@ -38,40 +37,27 @@ export!(Random);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_policy_sdk::testing::{FactsBuilder, decode, prefill, unified};
-
-    const DRAWS: u64 = 4_000;
-
-    /// How often each of the expected answers came, in `DRAWS` decisions of one conversation.
-    fn counts(facts: FactsBuilder, expected: &[Verdict]) -> Vec<u64> {
-        let mut counts = vec![0; expected.len()];
-        for sequence in 0..DRAWS {
-            let verdict = Random.route(&facts.clone().sequence(sequence).build());
-            let at = expected.iter().position(|one| one.clone().because("drawn") == verdict);
-            counts[at.expect("one of the expected answers")] += 1;
-        }
-        counts
-    }
+    use sluice_policy_sdk::testing::{FactsBuilder, assert_even, decode, prefill, try_policy, unified};
 
     #[test]
     fn draws_evenly_and_independently() {
+        let alone = (1..=3).fold(FactsBuilder::new(), |facts, id| facts.worker(unified(id)));
         let pairs =
-            FactsBuilder::new().worker(prefill(1)).worker(prefill(2)).worker(decode(3)).worker(decode(4));
-        let four = [Verdict::pull(0, 2), Verdict::pull(0, 3), Verdict::pull(1, 2), Verdict::pull(1, 3)];
-        let alone = FactsBuilder::new().worker(unified(1)).worker(unified(2));
-        let two = [Verdict::unified(0), Verdict::unified(1)];
-        for (facts, expected) in [(pairs, &four[..]), (alone, &two[..])] {
-            let even = DRAWS / expected.len() as u64;
-            let counts = counts(facts, expected);
-            // Five standard deviations of a binomial count are below 160 in both cases.
-            assert!(counts.iter().all(|count| count.abs_diff(even) < 160), "{counts:?}");
+            (1..=3).fold(alone.clone(), |facts, id| facts.worker(prefill(10 + id)).worker(decode(20 + id)));
+        // Between conversations, and within one.
+        let vary: [fn(FactsBuilder, u64) -> FactsBuilder; 2] = [FactsBuilder::seed, FactsBuilder::sequence];
+        for (facts, kinds) in [(alone, 3), (pairs, 9)] {
+            for vary in vary {
+                assert_even(kinds, 9_000, |number| {
+                    format!("{:?}", Random.route(&vary(facts.clone(), number).build()))
+                });
+            }
         }
     }
 
     #[test]
-    fn same_facts_same_answer() {
-        let facts = FactsBuilder::new().worker(unified(1)).worker(unified(2)).seed(9).sequence(5).build();
-        assert_eq!(Random.route(&facts), Random.route(&facts));
+    fn a_host_would_take_it() {
+        assert_eq!(try_policy::<Random>("{}"), Ok(()));
     }
 
     #[test]

@@ -18,10 +18,9 @@ impl Policy for RoundRobin {
     }
 
     fn route(&self, facts: &Facts) -> Verdict {
-        let pair = pick::in_turn(facts.sequence, facts.paired_prefills()).and_then(|prefill| {
-            pick::in_turn(facts.sequence, facts.decodes_for(prefill)).map(|decode| (prefill, decode))
-        });
-        if let Some((prefill, decode)) = pair {
+        if let Some(prefill) = pick::in_turn(facts.sequence, facts.paired_prefills())
+            && let Some(decode) = pick::in_turn(facts.sequence, facts.decodes_for(prefill))
+        {
             return Verdict::pull(prefill.row(), decode.row()).because("their turn");
         }
         match pick::in_turn(facts.sequence, facts.alone()) {
@@ -37,7 +36,7 @@ export!(RoundRobin);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill, unified};
+    use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill, try_policy, unified};
 
     fn verdicts(facts: FactsBuilder, turns: u64) -> Vec<Verdict> {
         (0..turns).map(|turn| RoundRobin.route(&facts.clone().sequence(turn).build())).collect()
@@ -75,6 +74,11 @@ mod tests {
         assert!(
             verdicts(facts, 2).iter().all(|verdict| *verdict == Verdict::pull(1, 2).because("their turn"))
         );
+    }
+
+    #[test]
+    fn a_host_would_take_it() {
+        assert_eq!(try_policy::<RoundRobin>("{}"), Ok(()));
     }
 
     #[test]

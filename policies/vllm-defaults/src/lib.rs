@@ -34,10 +34,9 @@ impl Policy for VllmDefaults {
     }
 
     fn route(&self, facts: &Facts) -> Verdict {
-        let pair = pick::in_turn(facts.sequence, facts.paired_prefills()).and_then(|prefill| {
-            pick::in_turn(facts.sequence, facts.decodes_for(prefill)).map(|decode| (prefill, decode))
-        });
-        if let Some((prefill, decode)) = pair {
+        if let Some(prefill) = pick::in_turn(facts.sequence, facts.paired_prefills())
+            && let Some(decode) = pick::in_turn(facts.sequence, facts.decodes_for(prefill))
+        {
             return Verdict::pull(prefill.row(), decode.row())
                 .recompute_below(self.settings.kv_recompute_threshold_tokens)
                 .because("as vLLM's proxy");
@@ -63,7 +62,7 @@ export!(VllmDefaults);
 mod tests {
     use super::*;
     use sluice_policy_sdk::Finish;
-    use sluice_policy_sdk::testing::{FactsBuilder, decode, prefill, unified};
+    use sluice_policy_sdk::testing::{FactsBuilder, decode, prefill, try_policy, unified};
 
     fn policy(settings: &str) -> VllmDefaults {
         VllmDefaults::configure(settings).expect("valid settings")
@@ -88,6 +87,11 @@ mod tests {
         let facts = FactsBuilder::new().worker(unified(1)).worker(unified(2)).sequence(3).build();
         assert_eq!(policy("{}").route(&facts), Verdict::unified(1).because("as vLLM's proxy"));
         assert_eq!(policy("{}").route(&FactsBuilder::new().build()), Verdict::UseDefault);
+    }
+
+    #[test]
+    fn a_host_would_take_it() {
+        assert_eq!(try_policy::<VllmDefaults>("{}"), Ok(()));
     }
 
     #[test]

@@ -1,4 +1,9 @@
-//! Facts for unit tests that run natively, without a host.
+//! For native unit tests of policies, without a host.
+//!
+//! - [`FactsBuilder`] and [`WorkerSpec`]: facts worker by worker; [`RandomFacts`]: facts of all kinds.
+//! - [`try_policy`]: what the host demands of every policy, on drawn facts. Each policy should have this test.
+//! - [`assert_routes`]: a table of cases; [`assert_even`]: ties that are broken evenly.
+//! - [`check_verdict`] and its like: the host's checks of one answer.
 //!
 //! ```
 //! use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill};
@@ -10,6 +15,16 @@
 //!     .build();
 //! assert_eq!(facts.decodes().count(), 1);
 //! ```
+
+mod check;
+mod even;
+mod random;
+mod trial;
+
+pub use check::{check_decode, check_renewal, check_retention, check_verdict};
+pub use even::assert_even;
+pub use random::RandomFacts;
+pub use trial::{assert_routes, try_policy};
 
 use crate::{Ability, ExtraColumn, Facts, Request, Role, Session, Workers};
 
@@ -90,7 +105,7 @@ impl WorkerSpec {
 
 /// Builds [`Facts`]: a request of 1,000 prompt tokens and at most 100 output tokens, without a session, in an
 /// empty fleet, until told otherwise.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct FactsBuilder {
     facts: Facts,
 }

@@ -172,7 +172,12 @@ fn drop_in_turn(rows: &[Row], limits: Limits) {
     let good = |tag| fs::write(&file, guest::text(tag)).unwrap();
     good(0);
     let refusals = Arc::new(LastRefusal::default());
-    let config = HostConfig { folder: folder.path().to_owned(), default: "main".to_owned(), limits };
+    let config = HostConfig {
+        folder: folder.path().to_owned(),
+        default: "main".to_owned(),
+        limits,
+        cache_folder: None,
+    };
     let host = PolicyHost::open(config, Arc::clone(&refusals) as Arc<dyn Observer>).unwrap();
     let facts = guest::facts(guest::seed::GOOD);
     for (tag, (name, expected)) in (1..).zip(rows) {

@@ -1,7 +1,7 @@
 //! `sluice policy`: list, check, new, build; `show` and `explain` are in [`super::policy_show`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Deserialize;
@@ -261,9 +261,10 @@ fn answer(answer: &TrialAnswer) -> String {
 
 fn new(parent: &Path, name: &str) -> Result<ExitCode, String> {
     let created = policy_new::create(parent, name).map_err(|error| error.to_string())?;
-    let dir = created.dir.display();
+    // From where the reader stands, so that the lines can be copied as they are.
+    let (dir, sluice) = (full_path(&created.dir), own_command());
     say(&format!(
-        "made {dir} ({} files). Next:\n  cd {dir}\n  cargo test\n  sluice policy build\n  cp {name}.wasm {LIVE_PLACE}",
+        "made {dir} ({} files). Next:\n  cd {dir}\n  cargo test\n  {sluice} policy build\n  cp {name}.wasm {LIVE_PLACE}",
         created.files.len()
     ));
     Ok(ExitCode::SUCCESS)
@@ -271,10 +272,23 @@ fn new(parent: &Path, name: &str) -> Result<ExitCode, String> {
 
 fn build(dir: &Path) -> Result<ExitCode, String> {
     let built = policy_new::build(dir).map_err(|error| error.to_string())?;
+    let (wasm, sluice) = (built.wasm.display(), own_command());
     say(&format!(
-        "built {} ({} KB). Next:\n  sluice policy check {0}\n  cp {0} {LIVE_PLACE}",
-        built.wasm.display(),
+        "built {wasm} ({} KB). Next:\n  {sluice} policy check {wasm}\n  cp {wasm} {LIVE_PLACE}",
         built.bytes.div_ceil(1024)
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+fn full_path(path: &Path) -> String {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+/// How this program was called, if that works in any folder, else where it lies.
+fn own_command() -> String {
+    let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    match std::env::current_exe() {
+        Ok(lies_at) if called.components().count() > 1 => lies_at.display().to_string(),
+        _ => "sluice".to_owned(),
+    }
 }

@@ -18,6 +18,9 @@ const PROFILE: [&str; 6] = [
     "profile.release.strip=true",
 ];
 
+/// Vector instructions, as the shipped policies are built with: every host runs them, with the same answers everywhere.
+const TARGET_FLAGS: &str = r#"target.wasm32-unknown-unknown.rustflags=["-C","target-feature=+simd128"]"#;
+
 /// A policy's file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Built {
@@ -133,7 +136,7 @@ fn compile(dir: &Path, manifest: &Path) -> Result<PathBuf, BuildError> {
         TARGET,
         "--message-format=json-render-diagnostics",
     ]);
-    for setting in PROFILE {
+    for setting in PROFILE.into_iter().chain([TARGET_FLAGS]) {
         cargo.args(["--config", setting]);
     }
     let output = cargo

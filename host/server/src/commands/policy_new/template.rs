@@ -24,6 +24,10 @@ const SDK: &[(&str, &str)] = &sdk_sources![
     "src/policy.rs",
     "src/settings.rs",
     "src/testing.rs",
+    "src/testing/check.rs",
+    "src/testing/even.rs",
+    "src/testing/random.rs",
+    "src/testing/trial.rs",
     "src/verdict.rs",
     "src/workers.rs",
     "wit/policy.wit",
@@ -64,7 +68,7 @@ fn type_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use super::*;
 
@@ -90,16 +94,19 @@ mod tests {
         assert!(text("rust-toolchain.toml").contains("wasm32-unknown-unknown"));
     }
 
+    fn files_under(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).expect("the SDK's sources");
+        let paths = entries.map(|entry| entry.expect("a readable entry").path());
+        paths.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
+    }
+
     /// A source file added to the SDK must be brought along too, and so must a new dependency.
     #[test]
     fn the_whole_sdk_comes_along() {
         let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/policy");
-        let there: BTreeSet<String> = ["src", "wit"]
-            .iter()
-            .flat_map(|folder| std::fs::read_dir(sdk.join(folder)).expect("the SDK's sources"))
-            .map(|entry| entry.expect("a readable entry").path())
-            .map(|path| path.strip_prefix(&sdk).expect("under the SDK").display().to_string())
-            .collect();
+        let files = ["src", "wit"].map(|folder| files_under(&sdk.join(folder))).concat();
+        let relative = |path: &PathBuf| path.strip_prefix(&sdk).expect("under the SDK").display().to_string();
+        let there: BTreeSet<String> = files.iter().map(relative).collect();
         let brought: BTreeSet<String> = SDK.iter().map(|(path, _)| (*path).to_owned()).collect();
         assert_eq!(brought, there);
 
