@@ -7,8 +7,19 @@ use sluice::request::{ClientRequest, Endpoint};
 
 use crate::strict;
 
-/// What a client must not set.
-const STRIPPED: [&str; 4] = ["kv_transfer_params", "ec_transfer_params", "cache_salt", "request_id"];
+/// What a client must not set. The first is the host's to set.
+const STRIPPED: [&str; 10] = [
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "cache_salt",
+    "request_id",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "data_parallel_rank",
+    "routed_dp_rank",
+    "extra_body",
+];
 
 /// What only the host reads.
 const READ_BY_THE_HOST: [&str; 2] = ["conversation_id", "conversation"];
