@@ -28,6 +28,7 @@ mod policy_bindings;
 mod policy_commands;
 mod policy_explain;
 mod policy_faults;
+mod policy_generations;
 mod readiness;
 mod sessions;
 mod signals;

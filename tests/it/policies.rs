@@ -25,20 +25,18 @@ async fn broken_files_are_refused_and_the_old_policy_stays() {
     assert_eq!(reason(&fleet).await, policy("good"));
     let generation = fleet.host.policies().await.unwrap().generation;
     let wasm = tagged("").wasm;
+    // Without the tag, which they do not take.
+    let guest = |name| PolicyFile::guest("active", name).unwrap().settings("");
     let mut reasons = std::collections::BTreeSet::new();
     for (file, kind, told) in [
         (PolicyFile::new("active", wasm.clone()).truncated(), "truncated", "ends too early"),
         (PolicyFile::new("active", b"a text file\n".to_vec()), "not-wasm", "no WASM"),
         (PolicyFile::new("active", Vec::new()), "truncated", "0 bytes"),
-        (PolicyFile::guest("active", "no-world").unwrap(), "no-world", "world"),
-        (
-            PolicyFile::guest("active", "endless-configure").unwrap(),
-            "set-up",
-            "`configure` did not end within",
-        ),
-        (PolicyFile::guest("active", "trap-configure").unwrap(), "set-up", "`configure` trapped"),
-        (PolicyFile::guest("active", "bad-row").unwrap(), "trial", "trial case"),
-        (PolicyFile::guest("active", "impure").unwrap(), "trial", "not pure"),
+        (guest("no-world"), "no-world", "world"),
+        (guest("endless-configure"), "set-up", "`configure` did not end within"),
+        (guest("trap-configure"), "set-up", "`configure` trapped"),
+        (guest("bad-row"), "trial", "trial case"),
+        (guest("impure"), "trial", "not pure"),
         (
             tagged("").settings("tga = \"typo\""),
             "settings-misfit",
