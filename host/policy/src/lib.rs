@@ -16,6 +16,7 @@
 
 mod bindings;
 mod clock;
+mod code_bounds;
 mod component_file;
 mod conduct;
 mod convert;

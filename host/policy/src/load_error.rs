@@ -106,6 +106,19 @@ pub enum Refusal {
         /// The limit.
         limit_bytes: usize,
     },
+    /// More than may be compiled beside requests.
+    #[error(
+        "has {found} {what}, more than the {limit} allowed, since compiling it would take too long; \
+         build it with optimization, and split what is large"
+    )]
+    TooMuchCode {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much.
+        found: u64,
+        /// How much there may be.
+        limit: u64,
+    },
     /// Whatever else the encoder, compiler or linker has against it.
     #[error("could not be {step}: {detail}")]
     NotUsable {
@@ -198,6 +211,7 @@ impl Refusal {
             Self::WrongVersion { .. } => "wrong-version",
             Self::Imports { .. } => "imports",
             Self::MemoryTooLarge { .. } => "memory-too-large",
+            Self::TooMuchCode { .. } => "too-much-code",
             Self::NotUsable { .. } => "not-usable",
             Self::LoaderFailed { .. } => "loader-failed",
             Self::Description { .. } => "description",

@@ -155,8 +155,8 @@ pub enum Policy {
     ///
     /// States: `loaded`; `refused` (the file cannot be used, and no older version is in force); `missing` (the
     /// configured policy has no file, the built-in default decides); `put-aside` (it failed in more than 1% of its last
-    /// 1,000 calls: its last good version decides, else the built-in default); `removed-but-bound` (the deciding policy's file
-    /// is gone, its last good version stays in force).
+    /// 1,000 calls: its last good version decides, else the built-in default); `removed-but-bound` (the deciding
+    /// policy's file is gone, its last good version stays in force).
     List(PolicyList),
     /// Do to policy files all that the host does before it puts them in force, and tell what came of it.
     ///
