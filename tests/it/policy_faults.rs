@@ -82,7 +82,10 @@ async fn the_last_good_version_takes_over_from_one_that_fails_too_often() {
     assert!(fleet.host.log_tells("policy put aside, its last good version"), "{}", fleet.host.log());
 
     let listed = fleet.host.policies().await.unwrap().named("moody").unwrap().clone();
-    assert_eq!((listed.state.as_str(), &listed.instead), ("put-aside", &first.named("moody").unwrap().digest));
+    assert_eq!(
+        (listed.state.as_str(), &listed.instead),
+        ("put-aside", &first.named("moody").unwrap().digest)
+    );
     let why = listed.put_aside.unwrap();
     assert!(why.contains("5 of its last 5 calls failed") && why.contains("stays aside until"), "{why}");
     let admin = fleet.host.admin().base().trim_start_matches("http://").to_owned();
@@ -106,6 +109,9 @@ async fn without_a_good_version_the_built_in_default_decides() {
     let listed = fleet.host.policies().await.unwrap().named("moody").unwrap().clone();
     assert_eq!((listed.state.as_str(), listed.instead), ("put-aside", None));
     let ready = fleet.host.admin().get("/ready").await.unwrap().json();
-    assert_eq!((&ready["policy"]["in_force"], &ready["policy"]["put_aside"]), (&"builtin".into(), &true.into()));
+    assert_eq!(
+        (&ready["policy"]["in_force"], &ready["policy"]["put_aside"]),
+        (&"builtin".into(), &true.into())
+    );
     assert!(fleet.host.log_tells("policy put aside, the built-in default decides instead"));
 }

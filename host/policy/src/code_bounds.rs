@@ -118,7 +118,10 @@ mod tests {
         };
         assert!(most.check().is_ok());
         for (size, sentence) in [
-            (CodeSize { bytes: CODE_BYTES_MAX + 1, ..most }, "has 16777217 bytes of code, more than the 16777216"),
+            (
+                CodeSize { bytes: CODE_BYTES_MAX + 1, ..most },
+                "has 16777217 bytes of code, more than the 16777216",
+            ),
             (CodeSize { functions: FUNCTIONS_MAX + 1, ..most }, "has 65537 functions"),
             (CodeSize { function_bytes: FUNCTION_BYTES_MAX + 1, ..most }, "bytes of code in one function"),
             (CodeSize { joins: JOINS_MAX + 1, ..most }, "branches times variables"),

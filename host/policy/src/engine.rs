@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::compiler::Compiler;
 use crate::limits::Limits;
 
 /// How often running guests are asked how much time they used. One wake-up a tick is what it costs.
@@ -21,6 +22,7 @@ const MEMORIES_PER_COMPONENT_MAX: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct PolicyEngine {
     pub(crate) engine: Engine,
+    pub(crate) compiler: Compiler,
     stop: Option<Sender<()>>,
     ticker: Option<JoinHandle<()>>,
 }
@@ -33,7 +35,7 @@ impl PolicyEngine {
         let ticker = std::thread::Builder::new()
             .name("policy-ticker".to_owned())
             .spawn(move || tick_until(&stopped, &ticked))?;
-        Ok(Self { engine, stop: Some(stop), ticker: Some(ticker) })
+        Ok(Self { engine, compiler: Compiler::default(), stop: Some(stop), ticker: Some(ticker) })
     }
 }
 

@@ -54,11 +54,7 @@ impl InForce {
         self.observer.swapped(&generation);
     }
 
-    fn replace(
-        &self,
-        newest: BTreeMap<String, Arc<Policy>>,
-        superseded: &mut Superseded,
-    ) -> Arc<Generation> {
+    fn replace(&self, newest: BTreeMap<String, Arc<Policy>>, superseded: &mut Superseded) -> Arc<Generation> {
         let old = self.load();
         let generation = Arc::new(old.then(newest));
         // Before it decides: a last good version that comes back keeps instances again.

@@ -17,6 +17,7 @@
 mod bindings;
 mod clock;
 mod code_bounds;
+mod compiler;
 mod component_file;
 mod conduct;
 mod convert;
@@ -60,6 +61,6 @@ pub use load_error::{LoadError, OpenError, Refusal};
 pub use observer::Observer;
 pub use policy::Policy;
 pub use standing::{Failing, PutAside};
-pub use status::{DecidesInstead, PolicyState, PutAsideStatus, PolicyStatus, RefusalStatus, ReloadOutcome};
+pub use status::{DecidesInstead, PolicyState, PolicyStatus, PutAsideStatus, RefusalStatus, ReloadOutcome};
 pub use trial::{TrialAnswer, TrialRow};
 pub use watch::Watcher;

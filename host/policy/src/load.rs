@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::verdict::Description;
-use wasmtime::component::Component;
 
 use crate::clock;
 use crate::component_file::component_of;
@@ -74,9 +73,9 @@ fn guarded<T>(load: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
 
 fn compile(wasm: &[u8], engine: &PolicyEngine, limits: &Limits) -> Result<Template, Refusal> {
     let component = component_of(wasm, limits)?;
-    let not_usable = |step| move |error| Refusal::NotUsable { step, detail: shown(&format!("{error:#}")) };
-    let component = Component::from_binary(&engine.engine, &component).map_err(not_usable("compiled"))?;
-    Template::new(&component).map_err(not_usable("linked"))
+    let component = engine.compiler.component(&engine.engine, component)?;
+    Template::new(&component)
+        .map_err(|error| Refusal::NotUsable { step: "linked", detail: shown(&format!("{error:#}")) })
 }
 
 struct Tried {

@@ -119,6 +119,9 @@ pub enum Refusal {
         /// How much there may be.
         limit: u64,
     },
+    /// The compiler is at it, while others go on.
+    #[error("takes long to compile; it is taken once that is done")]
+    StillCompiling,
     /// Whatever else the encoder, compiler or linker has against it.
     #[error("could not be {step}: {detail}")]
     NotUsable {
@@ -212,6 +215,7 @@ impl Refusal {
             Self::Imports { .. } => "imports",
             Self::MemoryTooLarge { .. } => "memory-too-large",
             Self::TooMuchCode { .. } => "too-much-code",
+            Self::StillCompiling => "still-compiling",
             Self::NotUsable { .. } => "not-usable",
             Self::LoaderFailed { .. } => "loader-failed",
             Self::Description { .. } => "description",
@@ -228,7 +232,7 @@ impl Refusal {
     /// Whether the same bytes may be taken at another moment.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreadable(_) => true,
+            Self::Unreadable(_) | Self::StillCompiling => true,
             Self::SetUp(fault) | Self::Trial { fault, .. } => fault.is_transient(),
             _ => false,
         }

@@ -275,7 +275,9 @@ impl Policy {
                 return Ok(Some(leased));
             }
             // No room or no time for the second run, which says nothing of the first.
-            Err(fault) if fault.is_transient() || matches!(fault, Fault::CpuDeadline { .. }) => return Ok(None),
+            Err(fault) if fault.is_transient() || matches!(fault, Fault::CpuDeadline { .. }) => {
+                return Ok(None);
+            }
             Ok((again, _)) => format!("{again:?}"),
             Err(fault) => fault.to_string(),
         };

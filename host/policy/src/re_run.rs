@@ -19,7 +19,8 @@ mod tests {
 
     #[test]
     fn about_one_in_so_many() {
-        for (one_in, expected) in [(0, 0..=0), (1, 100_000..=100_000), (256, 330..=450), (50, 1_850..=2_150)] {
+        for (one_in, expected) in [(0, 0..=0), (1, 100_000..=100_000), (256, 330..=450), (50, 1_850..=2_150)]
+        {
             let due = (1..=100_000).filter(|number| is_due(*number, one_in)).count();
             assert!(expected.contains(&due), "one in {one_in}: {due}");
         }

@@ -189,7 +189,8 @@ mod tests {
         records.accept(&found("b"), "key 1".to_owned(), Arc::new("b 1"));
         records.swapped(5);
         records.swapped(6);
-        let since = |record: &Record<_>| record.in_force.as_ref().and_then(|in_force| in_force.since_generation);
+        let since =
+            |record: &Record<_>| record.in_force.as_ref().and_then(|in_force| in_force.since_generation);
         assert_eq!(records.iter().map(|(_, record)| since(record)).collect::<Vec<_>>(), [Some(1), Some(5)]);
     }
 

@@ -181,6 +181,9 @@ mod tests {
         assert_eq!(tripped, [5 * 256]);
         let aside = standing.put_aside().unwrap();
         assert_eq!((aside.failing, aside.faults, aside.of), (Failing::ReRuns, 5, 5));
-        assert!(aside.to_string().starts_with("5 of its last 5 calls that were run again gave another"), "{aside}");
+        assert!(
+            aside.to_string().starts_with("5 of its last 5 calls that were run again gave another"),
+            "{aside}"
+        );
     }
 }

@@ -29,7 +29,8 @@ impl Superseded {
             for policy in self.swaps.pop_front().unwrap_or_default().iter().filter_map(Weak::upgrade) {
                 let is_it = |other: &Arc<Policy>| Arc::ptr_eq(other, &policy);
                 let weak = Arc::downgrade(&policy);
-                let noted_again = self.swaps.iter().flatten().chain(&replaced).any(|other| other.ptr_eq(&weak));
+                let noted_again =
+                    self.swaps.iter().flatten().chain(&replaced).any(|other| other.ptr_eq(&weak));
                 // One that decides again is noted when it is replaced again.
                 if noted_again || new.policies().any(is_it) {
                     continue;

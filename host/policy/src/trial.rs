@@ -67,7 +67,8 @@ pub(crate) fn run(
 /// Asked three times, on the two instances, in two orders. Who counts calls, or kinds of calls, is at another count each
 /// time.
 fn same_for_many(first: &mut Instance, second: &mut Instance, limits: &Limits) -> Result<(), Refusal> {
-    let many: Vec<_> = purity_facts().map(|facts| Case { name: MANY, question: Question::Route(facts) }).collect();
+    let many: Vec<_> =
+        purity_facts().map(|facts| Case { name: MANY, question: Question::Route(facts) }).collect();
     let rows = many
         .iter()
         .map(|case| answer(case, first, limits).and_then(|answer| checked(case, answer)))

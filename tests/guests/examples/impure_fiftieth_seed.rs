@@ -17,7 +17,11 @@ impl Policy for Guest {
 
     fn route(&self, facts: &Facts) -> Verdict {
         let mut seeds = self.seeds.borrow_mut();
-        if seeds.insert(facts.seed) && seeds.len() == 50 { Verdict::UseDefault } else { sluice_guests::first(facts) }
+        if seeds.insert(facts.seed) && seeds.len() == 50 {
+            Verdict::UseDefault
+        } else {
+            sluice_guests::first(facts)
+        }
     }
 }
 

@@ -251,7 +251,11 @@ fn what_takes_long_to_compile_is_refused_before() {
     let long = Text { more: format!("(func {})", "nop ".repeat(600_000)), ..Text::default() };
     for (what, bytes, sentence) in [
         ("nested loops", tangled(200, open, close, 2_000, true), "nested loops times variables"),
-        ("branches", tangled(8_000, "(if (local.get 0) (then", ")) ", 8_000, false), "branches times variables"),
+        (
+            "branches",
+            tangled(8_000, "(if (local.get 0) (then", ")) ", 8_000, false),
+            "branches times variables",
+        ),
         ("functions", guest::build(&functions, "0.1.0"), "functions, more than the 65536 allowed"),
         ("one long function", guest::build(&long, "0.1.0"), "bytes of code in one function"),
     ] {

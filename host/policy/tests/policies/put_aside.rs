@@ -58,7 +58,11 @@ fn the_last_good_version_takes_over_at_once() {
     assert_eq!((told.state, told.generation_since), (PolicyState::PutAside, Some(2)));
     assert_eq!(told.digest.as_deref(), Some(aside.digest()), "the file's version is what is listed");
     let why = told.put_aside.expect("says why");
-    assert!(why.message.starts_with("5 of its last 5 calls failed, at last: `route` trapped"), "{}", why.message);
+    assert!(
+        why.message.starts_with("5 of its last 5 calls failed, at last: `route` trapped"),
+        "{}",
+        why.message
+    );
     assert!(why.why.at_ms > 1_700_000_000_000, "a date");
     assert_eq!(why.instead.map(|instead| instead.digest), Some(first));
 
@@ -102,7 +106,10 @@ fn a_bad_file_leaves_what_decides_in_place_of_a_policy_put_aside() {
     assert!(!bench.host.reload().swapped);
     assert_eq!(digest(&bench), Some(first));
     let told = status(&bench, "main");
-    assert_eq!((told.state, told.refusal.map(|refusal| refusal.kind)), (PolicyState::PutAside, Some("not-wasm")));
+    assert_eq!(
+        (told.state, told.refusal.map(|refusal| refusal.kind)),
+        (PolicyState::PutAside, Some("not-wasm"))
+    );
 }
 
 #[test]

@@ -171,7 +171,8 @@ impl Policies {
             faults: new.metric("policy_faults", "Calls of a policy that failed, by policy, hook and kind"),
             swaps: new.metric("policy_swaps", "Policy sets put in force"),
             refusals: new.metric("policy_refusals", "Policy files refused, by policy"),
-            put_aside: new.metric("policy_put_aside", "Versions put aside because they failed too often, by policy"),
+            put_aside: new
+                .metric("policy_put_aside", "Versions put aside because they failed too often, by policy"),
             generation: new.metric("policy_generation", "Number of the policy set in force"),
         }
     }
