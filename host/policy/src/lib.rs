@@ -18,6 +18,8 @@
 mod bindings;
 mod cache;
 mod clock;
+mod code_bounds;
+mod compiler;
 mod component_file;
 mod conduct;
 mod convert;

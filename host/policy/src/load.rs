@@ -99,7 +99,7 @@ fn code_of(
 /// From a file's bytes to compiled code.
 pub(crate) fn compile(wasm: &[u8], engine: &PolicyEngine, limits: &Limits) -> Result<Component, Refusal> {
     let component = component_of(wasm, limits)?;
-    Component::from_binary(&engine.engine, &component).map_err(not_usable("compiled"))
+    engine.compiler.component(&engine.engine, component)
 }
 
 /// Looks a component's exports up.

@@ -122,6 +122,22 @@ pub enum Refusal {
          outside; a policy is one component with a few modules"
     )]
     TooManyInstances,
+    /// More than may be compiled beside requests.
+    #[error(
+        "has {found} {what}, more than the {limit} allowed, since compiling it would take too long; \
+         build it with optimization, and split what is large"
+    )]
+    TooMuchCode {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much.
+        found: u64,
+        /// How much there may be.
+        limit: u64,
+    },
+    /// The compiler is at it, while others go on.
+    #[error("takes long to compile; it is taken once that is done")]
+    StillCompiling,
     /// Whatever else the encoder, compiler or linker has against it.
     #[error("could not be {step}: {detail}")]
     NotUsable {
@@ -235,6 +251,8 @@ impl Refusal {
             Self::Imports { .. } => "imports",
             Self::MemoryTooLarge { .. } => "memory-too-large",
             Self::TooManyInstances => "too-many-instances",
+            Self::TooMuchCode { .. } => "too-much-code",
+            Self::StillCompiling => "still-compiling",
             Self::NotUsable { .. } => "not-usable",
             Self::LoaderFailed { .. } => "loader-failed",
             Self::Description { .. } => "description",
@@ -253,7 +271,7 @@ impl Refusal {
     /// Whether the same bytes may be taken at another moment.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreadable(_) | Self::WorldWritable { .. } => true,
+            Self::Unreadable(_) | Self::WorldWritable { .. } | Self::StillCompiling => true,
             Self::SetUp(fault) | Self::Trial { fault, .. } => fault.is_transient(),
             _ => false,
         }

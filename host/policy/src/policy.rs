@@ -261,28 +261,35 @@ impl Policy {
         };
         let answer = ask(&mut leased.instance, timer)?;
         check(&answer).map_err(|bad| Fault::bad_verdict(hook, bad))?;
-        if let Some(began) = began {
-            self.recheck(hook, &answer, Timer::begun(self.limits.decision(), began), ask)?;
-        }
+        let second = match began {
+            Some(began) => self.recheck(hook, &answer, Timer::begun(self.limits.decision(), began), ask)?,
+            None => None,
+        };
         // Only here: whatever faulted is dropped, since a trapped instance cannot be entered again and a
         // confused one should not be.
         self.warm.put_back(leased);
+        // After the first: where there are enough, the fresh one goes. The other way round each second run would
+        // renew an instance, and what builds up in one would never show.
+        if let Some(second) = second {
+            self.warm.put_back(second);
+        }
         Ok(answer)
     }
 
     /// Runs the same call on a fresh instance: state kept between calls shows as another answer. Both runs share one
-    /// budget, since a request waits for both; a second run that would not fit in is left out.
+    /// budget, since a request waits for both; a second run that would not fit in is left out. Answers with the fresh
+    /// instance.
     fn recheck<A: PartialEq + Debug>(
         &self,
         hook: Hook,
         first: &A,
         mut timer: Timer,
         ask: impl Fn(&mut Instance, Timer) -> Result<A, Fault>,
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<Leased<'_, Instance>>, Fault> {
         if !timer.fits_again(self.set_up_cpu, clock::thread_cpu(), clock::monotonic()) {
-            return Ok(());
+            return Ok(None);
         }
-        let Some(place) = self.warm.place() else { return Ok(()) };
+        let Some(place) = self.warm.place() else { return Ok(None) };
         let again = self.start(hook, place, &mut timer).and_then(|mut leased| {
             let again = ask(&mut leased.instance, timer)?;
             Ok((again, leased))
@@ -290,11 +297,12 @@ impl Policy {
         let again = match again {
             Ok((again, leased)) if again == *first => {
                 self.standing.re_run();
-                self.warm.put_back(leased);
-                return Ok(());
+                return Ok(Some(leased));
             }
             // No room or no time for the second run, which says nothing of the first.
-            Err(fault) if fault.is_transient() || matches!(fault, Fault::CpuDeadline { .. }) => return Ok(()),
+            Err(fault) if fault.is_transient() || matches!(fault, Fault::CpuDeadline { .. }) => {
+                return Ok(None);
+            }
             Ok((again, _)) => format!("{again:?}"),
             Err(fault) => fault.to_string(),
         };

@@ -1,7 +1,9 @@
 //! The trial: a policy answers built-in questions before it may decide for a request.
 //!
 //! Each answer must come in time and check out. Purity is tried by asking again: on the same instance, and on
-//! a fresh one in the opposite order, so that both a counter and what one question leaves for the next show.
+//! a fresh one in the opposite order, so that both a counter and what one question leaves for the next show. The
+//! cases are too few for a policy that counts to fifty, and all alike to one that counts tenants: many more requests,
+//! no two alike, are asked in the same way for their answers to be the same.
 
 use sluice_core::facts::Row;
 use sluice_core::plan::{self, BadVerdict};
@@ -12,7 +14,10 @@ use crate::instance::Instance;
 use crate::limits::Limits;
 use crate::load_error::Refusal;
 use crate::meter::Timer;
-use crate::trial_facts::{Case, Question, cases};
+use crate::trial_facts::{Case, Question, cases, purity_facts};
+
+/// What refusals call the many requests that are asked for purity alone.
+const MANY: &str = "many requests, no two alike";
 
 /// What a policy answered in one case.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +60,26 @@ pub(crate) fn run(
     for (case, row) in cases.iter().zip(&rows).rev() {
         same(case, row, answer(case, second, limits)?)?;
     }
+    same_for_many(first, second, limits)?;
     Ok(rows)
+}
+
+/// Asked three times, on the two instances, in two orders. Who counts calls, or kinds of calls, is at another count each
+/// time.
+fn same_for_many(first: &mut Instance, second: &mut Instance, limits: &Limits) -> Result<(), Refusal> {
+    let many: Vec<_> =
+        purity_facts().map(|facts| Case { name: MANY, question: Question::Route(facts) }).collect();
+    let rows = many
+        .iter()
+        .map(|case| answer(case, first, limits).and_then(|answer| checked(case, answer)))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (case, row) in many.iter().zip(&rows).rev() {
+        same(case, row, answer(case, second, limits)?)?;
+    }
+    for (case, row) in many.iter().zip(&rows) {
+        same(case, row, answer(case, first, limits)?)?;
+    }
+    Ok(())
 }
 
 fn answer(case: &Case, instance: &mut Instance, limits: &Limits) -> Result<TrialAnswer, Refusal> {

@@ -45,6 +45,29 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
+/// How many requests, each unlike all others, a policy is asked for its purity: more than anybody counts to by
+/// accident, few enough that 4 times as many calls of a slow guest end soon. Even, so that no request has the same
+/// place in the opposite order.
+pub(crate) const PURITY_QUESTIONS: u64 = 128;
+
+/// Requests that differ in all that requests of one moment differ in, over fleets that stay the same for a while.
+pub(crate) fn purity_facts() -> impl DoubleEndedIterator<Item = Facts> {
+    (0..PURITY_QUESTIONS).map(|number| {
+        let workers = if number % 8 < 5 { &PAIRS[..] } else { &[UNIFIED; 4] };
+        let mut facts = facts(1_000 + number, workers);
+        if number % 2 == 0 {
+            facts = busy(facts);
+        }
+        if number % 4 == 1 {
+            facts = second_turn(facts, 1);
+        }
+        facts.request.prompt_tokens = 100 + 37 * number as u32;
+        facts.request.tenant = format!("tenant-{}", number % 7);
+        facts.request.model = format!("trial-{}", number % 3);
+        facts
+    })
+}
+
 fn route_cases() -> Vec<Case> {
     let route = |name, facts| Case { name, question: Question::Route(facts) };
     vec![

@@ -45,6 +45,10 @@ pub struct ListedPolicy {
     pub refusal_kind: Option<String>,
     /// Why the newest file was refused, for people.
     pub refusal: Option<String>,
+    /// Why the version in the file does not decide although it was loaded, for people.
+    pub put_aside: Option<String>,
+    /// Digest of the version that decides in its place.
+    pub instead: Option<String>,
 }
 
 impl Policies {
@@ -61,6 +65,8 @@ impl Policies {
             digest: text(&policy["digest"]),
             refusal_kind: text(&policy["refusal"]["kind"]),
             refusal: text(&policy["refusal"]["message"]),
+            put_aside: text(&policy["put_aside"]["message"]),
+            instead: text(&policy["put_aside"]["instead"]["digest"]),
         });
         Some(Self { generation: json["generation"].as_u64()?, policies: policies.collect() })
     }

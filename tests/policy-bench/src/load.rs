@@ -24,8 +24,12 @@ const CALLS_A_FAULT: usize = 200;
 
 /// A host on a folder, as `sluice serve` opens it, and the policy `default` of it.
 pub fn open(folder: &Path, default: &str) -> anyhow::Result<(Arc<PolicyHost>, Arc<Policy>)> {
-    let config =
-        HostConfig { folder: folder.to_owned(), default: default.to_owned(), limits: Limits::default(), cache_folder: None };
+    let config = HostConfig {
+        folder: folder.to_owned(),
+        default: default.to_owned(),
+        limits: Limits::default(),
+        cache_folder: None,
+    };
     let host = PolicyHost::open(config, Arc::new(()))?;
     let policy = host.generation().policy(default).cloned();
     let refusal = || host.status().into_iter().find_map(|status| status.refusal.map(|why| why.message));

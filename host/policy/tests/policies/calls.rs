@@ -72,6 +72,18 @@ fn state_kept_between_calls_is_found_out() {
     assert_eq!(policy.instances(), 0);
 }
 
+/// What no trial lasts for is found out by the second runs.
+#[test]
+fn state_that_shows_late_is_found_out() {
+    let file = std::fs::read(guest::built("guests", "impure-thousandth")).unwrap();
+    let limits = Limits { recheck_one_in: 16, cpu_budget_ms: 1_000, ..guest::limits() };
+    let bench = guest::bench_with(&[("main.wasm", &file)], limits);
+    let policy = policy(&bench);
+    let found = (0..20_000).find_map(|seed| route(&policy, seed).err());
+    let fault = found.expect("found out");
+    assert_eq!((fault.kind(), fault.hook()), ("impure", Hook::Route), "{fault}");
+}
+
 #[test]
 fn rechecks_do_not_pile_up_instances() {
     let limits = Limits { recheck_one_in: 1, ..guest::limits() };

@@ -79,6 +79,8 @@ pub struct Text {
     pub describe: &'static str,
     pub configure: &'static str,
     pub route: &'static str,
+    /// More of the module's parts.
+    pub more: String,
     pub tag: u32,
 }
 
@@ -123,7 +125,7 @@ fn with_wit(mut module: Vec<u8>, wit: &str) -> Vec<u8> {
 }
 
 fn source(text: &Text, version: &str) -> String {
-    let tag = format!("(global i32 (i32.const {}))", text.tag);
+    let tag = format!("(global i32 (i32.const {})) {}", text.tag, text.more);
     GUEST
         .replace("HOOKS", &format!("sluice:policy/hooks@{version}"))
         .replace("DESCRIBE", text.describe)

@@ -146,6 +146,8 @@ fn guests_that_misbehave_on_trial() {
         ("bad-row", "bad-row"),
         ("wrong-role", "bad-row"),
         ("impure", "impure"),
+        ("impure-fiftieth", "impure"),
+        ("impure-fiftieth-seed", "impure"),
     ] {
         let (reason, sentence) = refusal_of(&guest::built("guests", name), None);
         let Refusal::Trial { fault, .. } = reason else { panic!("{name}: {sentence}") };
@@ -224,4 +226,45 @@ fn a_reason_too_long_for_a_header_fails_the_trial() {
     let (reason, sentence) = refusal(&guest::build(&Text { route, ..Text::default() }, "0.1.0"));
     let Refusal::Trial { fault: Fault::BadValue { bad, .. }, .. } = reason else { panic!("{sentence}") };
     assert_eq!(bad.kind(), "reason", "{sentence}");
+}
+
+/// A function that uses so many variables inside, or after, what `open` and `close` make so many of.
+fn tangled(count: usize, open: &str, close: &str, variables: usize, inside: bool) -> Vec<u8> {
+    let declared = " i32".repeat(variables);
+    let used: String = (1..=variables)
+        .map(|variable| format!("(local.set {variable} (i32.add (local.get {variable}) (i32.const 1)))"))
+        .collect();
+    let body = if inside {
+        format!("{}{used}{}", open.repeat(count), close.repeat(count))
+    } else {
+        format!("{}{used}", format!("{open}{close}").repeat(count))
+    };
+    let more = format!("(func (param i32) (local{declared}) {body})");
+    guest::build(&Text { more, ..Text::default() }, "0.1.0")
+}
+
+/// Each of these is small, and would keep the compiler busy for half a minute or more.
+#[test]
+fn what_takes_long_to_compile_is_refused_before() {
+    let (open, close) = ("(loop ", "(br_if 0 (local.get 0))) ");
+    let functions = Text { more: "(func)".repeat(70_000), ..Text::default() };
+    let long = Text { more: format!("(func {})", "nop ".repeat(600_000)), ..Text::default() };
+    for (what, bytes, sentence) in [
+        ("nested loops", tangled(200, open, close, 2_000, true), "nested loops times variables"),
+        (
+            "branches",
+            tangled(8_000, "(if (local.get 0) (then", ")) ", 8_000, false),
+            "branches times variables",
+        ),
+        ("functions", guest::build(&functions, "0.1.0"), "functions, more than the 65536 allowed"),
+        ("one long function", guest::build(&long, "0.1.0"), "bytes of code in one function"),
+    ] {
+        let (reason, found) = refusal(&bytes);
+        assert_eq!(reason.kind(), "too-much-code", "{what}: {found}");
+        assert!(found.contains(sentence), "{what}: {found}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("within.wasm");
+    std::fs::write(&file, tangled(10, open, close, 100, true)).unwrap();
+    assert!(check_file(&file, None, &guest::limits()).is_ok());
 }

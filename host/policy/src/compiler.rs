@@ -1,0 +1,151 @@
+//! Compiles components, and has nobody wait for one that takes long: the policies that changed with it, or after it,
+//! are not to be held up by the largest file of the folder.
+
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+use crate::load_error::Refusal;
+use crate::shown::shown;
+
+/// How long a look at the folder waits for one file to be compiled. A Rust policy takes a tenth of a second; the engine
+/// of another language, with its 10 MB, half a minute, which goes on beside later looks.
+pub const COMPILE_WAIT: Duration = Duration::from_secs(5);
+/// Files that are compiled at a time, beside the one that is waited for: each takes a core, and up to some hundred MB.
+pub const SLOW_COMPILES_MAX: usize = 2;
+/// Stack of a compiling thread, bytes: as a main thread has, since the compiler was made for those.
+const STACK_BYTES: usize = 8 * 1024 * 1024;
+
+#[derive(Debug)]
+struct Compiling {
+    result: Receiver<wasmtime::Result<Component>>,
+    thread: JoinHandle<()>,
+}
+
+/// The compiler, and what it is at.
+#[derive(Debug, Default)]
+pub(crate) struct Compiler {
+    /// Whether somebody else waits meanwhile.
+    hurried: AtomicBool,
+    /// Those that nobody waits for any more, by the digest of what is compiled.
+    slow: Mutex<BTreeMap<[u8; 32], Compiling>>,
+}
+
+impl Compiler {
+    /// From now on no file is waited for longer than [`COMPILE_WAIT`].
+    pub(crate) fn hurry(&self) {
+        self.hurried.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn component(&self, engine: &Engine, bytes: Vec<u8>) -> Result<Component, Refusal> {
+        let wait = self.hurried.load(Ordering::Relaxed).then_some(COMPILE_WAIT);
+        self.compile_within(wait, engine, bytes)
+    }
+
+    fn compile_within(
+        &self,
+        wait: Option<Duration>,
+        engine: &Engine,
+        bytes: Vec<u8>,
+    ) -> Result<Component, Refusal> {
+        let Some(wait) = wait else { return compiled(Component::from_binary(engine, &bytes)) };
+        let digest = Sha256::digest(&bytes).into();
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiling = match slow.remove(&digest) {
+            Some(compiling) => compiling,
+            None => {
+                if slow.len() >= SLOW_COMPILES_MAX {
+                    // Whose files were replaced meanwhile is not asked for any more.
+                    slow.retain(|_, compiling| !compiling.thread.is_finished());
+                }
+                if slow.len() >= SLOW_COMPILES_MAX {
+                    return Err(Refusal::StillCompiling);
+                }
+                spawn(engine.clone(), bytes)?
+            }
+        };
+        match compiling.result.recv_timeout(wait) {
+            Ok(result) => compiled(result),
+            Err(RecvTimeoutError::Timeout) => {
+                slow.insert(digest, compiling);
+                Err(Refusal::StillCompiling)
+            }
+            // It panicked, which is the caller's to make a refusal of.
+            Err(RecvTimeoutError::Disconnected) => match compiling.thread.join() {
+                Ok(()) => Err(Refusal::StillCompiling),
+                Err(panic) => resume_unwind(panic),
+            },
+        }
+    }
+}
+
+/// It inherits the low priority of the thread that looks at the folder.
+fn spawn(engine: Engine, bytes: Vec<u8>) -> Result<Compiling, Refusal> {
+    let (send, result) = channel();
+    let thread = Builder::new()
+        .name("policy-compiler".to_owned())
+        .stack_size(STACK_BYTES)
+        // Nobody to send it to: the host has ended.
+        .spawn(move || drop(send.send(Component::from_binary(&engine, &bytes))))
+        .map_err(|error| Refusal::Unreadable(format!("no thread to compile it on: {error}")))?;
+    Ok(Compiling { result, thread })
+}
+
+fn compiled(result: wasmtime::Result<Component>) -> Result<Component, Refusal> {
+    result.map_err(|error| Refusal::NotUsable { step: "compiled", detail: shown(&format!("{error:#}")) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(tag: u32) -> Vec<u8> {
+        wat::parse_str(format!("(component (core module (func (drop (i32.const {tag})))))")).unwrap()
+    }
+
+    /// Looks again, without waiting, until it is there.
+    fn looked_for(compiler: &Compiler, engine: &Engine, bytes: &[u8]) -> u32 {
+        let mut looks = 1;
+        while let Err(refusal) = compiler.compile_within(Some(Duration::ZERO), engine, bytes.to_vec()) {
+            assert!(matches!(refusal, Refusal::StillCompiling) && refusal.is_transient(), "{refusal}");
+            looks += 1;
+            std::thread::yield_now();
+        }
+        looks
+    }
+
+    #[test]
+    fn what_takes_long_is_taken_at_a_later_look() {
+        let (compiler, engine) = (Compiler::default(), Engine::default());
+        assert!(looked_for(&compiler, &engine, &bytes(1)) >= 1);
+        assert!(compiler.slow.lock().unwrap().is_empty(), "it is taken once");
+    }
+
+    #[test]
+    fn only_so_many_are_compiled_at_a_time_and_the_forgotten_make_room() {
+        let (compiler, engine) = (Compiler::default(), Engine::default());
+        for tag in 0..6 {
+            // Asked for once; its file is gone at the next look.
+            let _ = compiler.compile_within(Some(Duration::ZERO), &engine, bytes(tag));
+            assert!(compiler.slow.lock().unwrap().len() <= SLOW_COMPILES_MAX);
+        }
+        looked_for(&compiler, &engine, &bytes(7));
+    }
+
+    #[test]
+    fn what_cannot_be_compiled_says_so_wherever_it_is() {
+        let (compiler, engine) = (Compiler::default(), Engine::default());
+        for wait in [None, Some(Duration::from_secs(60))] {
+            let refusal = compiler.compile_within(wait, &engine, b"no wasm".to_vec()).unwrap_err();
+            assert!(matches!(refusal, Refusal::NotUsable { step: "compiled", .. }), "{refusal}");
+        }
+    }
+}
