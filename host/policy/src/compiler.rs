@@ -16,8 +16,8 @@ use wasmtime::component::Component;
 use crate::load_error::Refusal;
 use crate::shown::shown;
 
-/// How long a look at the folder waits for one file to be compiled. A Rust policy takes a tenth of a second; the engine
-/// of another language, with its 10 MB, half a minute, which goes on beside later looks.
+/// How long a look at the folder waits for one file to be compiled. A Rust policy takes a tenth of a second; a
+/// JavaScript engine of 10 MB half a minute, which goes on beside later looks.
 pub const COMPILE_WAIT: Duration = Duration::from_secs(5);
 /// Files that are compiled at a time, beside the one that is waited for: each takes a core, and up to some hundred MB.
 pub const SLOW_COMPILES_MAX: usize = 2;

@@ -40,6 +40,29 @@ fn each_fault_has_its_name_and_the_next_call_is_well() {
     assert_eq!(policy.calls(), 16);
 }
 
+/// Each answer may be as long as the limit says, however much an instance answered before.
+#[test]
+fn the_limit_of_an_answers_texts_is_each_calls_own() {
+    let route = "(if (i64.eqz (local.get $seed)) (then
+        (call $unified (i32.const 0))
+        (i32.store8 (i32.const 1052) (i32.const 1))
+        (i32.store (i32.const 1056) (i32.const 8192))
+        (i32.store (i32.const 1060) (i32.const 256))))";
+    let file = guest::build(&guest::Text { route, ..guest::Text::default() }, "0.1.0");
+    let limits = Limits { text_bytes: 300, recheck_one_in: 0, ..guest::limits() };
+    let policy = policy(&guest::bench_with(&[("main.wasm", &file)], limits));
+    for call in 0..20 {
+        assert!(reason(&policy).is_some_and(|reason| reason.len() == 256), "call {call}");
+    }
+}
+
+fn reason(policy: &Policy) -> Option<String> {
+    match route(policy, seed::GOOD) {
+        Ok(Verdict::Route(route)) => route.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn more_faults_than_there_are_instances() {
     let bench = guest::bench(&[("main.wasm", &guest::text(0))]);

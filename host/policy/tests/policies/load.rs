@@ -243,14 +243,15 @@ fn tangled(count: usize, open: &str, close: &str, variables: usize, inside: bool
     guest::build(&Text { more, ..Text::default() }, "0.1.0")
 }
 
-/// Each of these is small, and would keep the compiler busy for half a minute or more.
+/// Each of these is small, and would keep the compiler busy for long.
 #[test]
 fn what_takes_long_to_compile_is_refused_before() {
     let (open, close) = ("(loop ", "(br_if 0 (local.get 0))) ");
     let functions = Text { more: "(func)".repeat(70_000), ..Text::default() };
     let long = Text { more: format!("(func {})", "nop ".repeat(600_000)), ..Text::default() };
     for (what, bytes, sentence) in [
-        ("nested loops", tangled(200, open, close, 2_000, true), "nested loops times variables"),
+        ("nested loops", tangled(60, open, close, 2_000, true), "nested loops times variables"),
+        ("deep loops", tangled(400, open, close, 120, true), "loops within each other"),
         (
             "branches",
             tangled(8_000, "(if (local.get 0) (then", ")) ", 8_000, false),
