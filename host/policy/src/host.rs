@@ -133,24 +133,30 @@ impl PolicyHost {
         let number = self.current.load().number + 1;
         let Looks { mut outcome, untold } =
             self.look_until_still(&mut found, seen, number, &mut state.records);
-        for (name, error) in untold {
-            self.observer.refused(&name, &error, state.records.is_in_force(&name));
-            outcome.refused.push((name, error.to_string()));
-        }
         let mut set_changed = !outcome.loaded.is_empty() || number == 1;
-        for removed in state.records.keep_only(&found) {
-            set_changed |= self.current.load().policy(&removed.name).is_some() && !removed.kept;
-            self.observer.removed(&removed.name, removed.kept);
-            outcome.removed.push(removed.name);
-        }
+        let removed = state.records.keep_only(&found);
+        let in_force = self.current.load();
+        set_changed |= removed.iter().any(|gone| !gone.kept && in_force.policy(&gone.name).is_some());
+        drop(in_force);
         if set_changed {
             let policies = state.records.policies();
             let generation = Arc::new(Generation::new(number, self.config.default.clone(), policies));
             let old = self.current.swap(Arc::clone(&generation));
             state.superseded.swap(old.by_name(), generation.by_name());
-            self.observer.swapped(&generation);
         }
         self.told.store(Arc::new(self.tell(&state.records)));
+        // Not before: whoever is told, and looks, sees what it was told.
+        for (name, error) in untold {
+            self.observer.refused(&name, &error, state.records.is_in_force(&name));
+            outcome.refused.push((name, error.to_string()));
+        }
+        for gone in removed {
+            self.observer.removed(&gone.name, gone.kept);
+            outcome.removed.push(gone.name);
+        }
+        if set_changed {
+            self.observer.swapped(&self.current.load());
+        }
         if let Some(cache) = &self.engine.cache {
             cache.write_down();
         }
