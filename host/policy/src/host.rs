@@ -179,24 +179,30 @@ impl PolicyHost {
         state.folder_error = None;
         let before = self.generation();
         let Looks { mut outcome, untold, rebound } = self.look_until_still(&mut found, seen, &mut state);
-        for (name, error) in untold {
-            self.observer.refused(&name, &error, state.records.is_in_force(&name));
-            outcome.refused.push((name, error.to_string()));
-        }
-        let mut set_changed = !outcome.loaded.is_empty() || rebound || before.number == 0;
-        for removed in state.records.keep_only(&found) {
-            set_changed |= before.knows(&removed.name) && !removed.kept;
-            self.observer.removed(&removed.name, removed.kept);
-            if !removed.kept {
-                state.history.forget(&removed.name);
-            }
-            outcome.removed.push(removed.name);
-        }
+        let removed = state.records.keep_only(&found);
+        let gone = || removed.iter().filter(|removed| !removed.kept);
+        gone().for_each(|removed| state.history.forget(&removed.name));
+        let set_changed = !outcome.loaded.is_empty()
+            || rebound
+            || before.number == 0
+            || gone().any(|removed| before.knows(&removed.name));
         if set_changed {
             self.swap(&mut state, &outcome.loaded);
         }
         self.told.store(Arc::new(self.tell(&state)));
         self.bindings_told.store(Arc::new(state.bindings.refused().map(ToString::to_string)));
+        // Not before: whoever is told, and looks, sees what it was told.
+        for (name, error) in untold {
+            self.observer.refused(&name, &error, state.records.is_in_force(&name));
+            outcome.refused.push((name, error.to_string()));
+        }
+        for removed in removed {
+            self.observer.removed(&removed.name, removed.kept);
+            outcome.removed.push(removed.name);
+        }
+        if set_changed {
+            self.observer.swapped(&self.generation());
+        }
         if let Some(cache) = &self.engine.cache {
             cache.write_down();
         }

@@ -29,13 +29,11 @@ impl InForce {
         self.current.load_full()
     }
 
-    /// Puts these versions and bindings in force, but those versions that are put aside. Answers with the generation's number.
+    /// Puts these versions and bindings in force, but those versions that are put aside. Answers with the generation's
+    /// number; the observer is for the caller to tell.
     pub(crate) fn swap(&self, newest: BTreeMap<String, Arc<Policy>>, bindings: Arc<[Binding]>) -> u64 {
         let mut superseded = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let generation = self.replace(|old| old.then(newest, bindings), &mut superseded);
-        drop(superseded);
-        self.observer.swapped(&generation);
-        generation.number
+        self.replace(|old| old.then(newest, bindings), &mut superseded).number
     }
 
     /// Has the last good version decide in this one's place, or else the built-in default.
