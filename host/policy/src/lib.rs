@@ -25,7 +25,6 @@ mod folder;
 mod generation;
 mod host;
 mod instance;
-
 mod limits;
 mod load;
 mod load_error;
@@ -41,6 +40,7 @@ mod trial;
 mod trial_facts;
 mod warm;
 mod watch;
+mod world;
 
 pub use component_file::HOOKS;
 pub use description::{ABOUT_BYTES_MAX, STATED_BYTES_MAX};
