@@ -112,7 +112,7 @@ soak: build ## 1,000,000 requests, one in 100 spoilt, engines killed (15 minutes
 
 FUZZ_SECONDS ?= 600
 .PHONY: fuzz
-fuzz: setup ## Client JSON, upstream JSON and SSE, 10 minutes each; FUZZ_SECONDS=5 for trying
+fuzz: guests ## Client and upstream JSON, SSE, WASM, settings and verdicts, 10 minutes each; FUZZ_SECONDS=5 for trying
 	@command -v c++ >/dev/null || bash tests/setup/debian-package.sh g++
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/fuzz/instrumented-rustc.sh cargo build --profile fuzz --quiet -p sluice-fuzz --features libfuzzer --bin fuzz
 	bash tests/fuzz/run.sh $(CARGO_TARGET_DIR)/fuzz/fuzz $(CARGO_TARGET_DIR)/fuzz-found $(FUZZ_SECONDS) $(FUZZ_TARGETS)

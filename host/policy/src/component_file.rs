@@ -8,6 +8,7 @@ use crate::expansion::{self, INSTANCES_MAX};
 use crate::limits::{Limits, WASM_PAGE_BYTES};
 use crate::load_error::Refusal;
 use crate::shown::shown;
+use crate::world::with_our_world;
 
 /// The interface that a policy exports.
 pub const HOOKS: &str = "sluice:policy/hooks@0.1.0";
@@ -17,8 +18,10 @@ const HOOKS_ANY_VERSION: &str = "sluice:policy/hooks@";
 /// there a function in it, linking would fail, since nothing is there to satisfy it.
 const TYPES_ANY_VERSION: &str = "sluice:policy/types@";
 /// Custom section in which the SDK's bindings say which world a core module is for.
-const WORLD_SECTION: &str = "component-type";
+pub(crate) const WORLD_SECTION: &str = "component-type";
 const MAGIC: &[u8; 4] = b"\0asm";
+/// Exports of a core module that a refusal can tell of: there may be a million.
+const EXPORTS_KEPT: usize = 16;
 /// Magic and version.
 const HEADER_BYTES: usize = 8;
 
@@ -48,10 +51,10 @@ pub(crate) fn component_of(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Ref
     if !outline.names_a_world {
         return Err(Refusal::NoWorld);
     }
-    let component = encode(bytes).map_err(|error| Refusal::NotUsable {
-        step: "made a component",
-        detail: shown(&format!("{error:#}")),
-    })?;
+    check_hooks(&outline)?;
+    let not_made = |detail: String| Refusal::NotUsable { step: "made a component", detail: shown(&detail) };
+    let module = with_our_world(bytes).map_err(not_made)?;
+    let component = encode(&module).map_err(|error| not_made(format!("{error:#}")))?;
     let outline = self::outline(&component)?;
     check_outside(&outline, limits)?;
     check_hooks(&outline)?;
@@ -130,6 +133,17 @@ fn note(outline: &mut Outline, payload: Payload<'_>, depth: usize) -> wasmparser
                     && matches!(import.ty, ComponentTypeRef::Instance(_));
                 if !types_only {
                     outline.imports.push(import.name.name.to_owned());
+                }
+            }
+        }
+        // Of a core module, `INTERFACE#function`.
+        Payload::ExportSection(exports) if depth == 0 => {
+            for export in exports {
+                let name = export?.name;
+                let interface = name.split_once('#').map_or(name, |(interface, _)| interface);
+                let is_kept = interface == HOOKS || outline.exports.len() < EXPORTS_KEPT;
+                if is_kept && outline.exports.iter().all(|known| known != interface) {
+                    outline.exports.push(interface.to_owned());
                 }
             }
         }

@@ -33,7 +33,6 @@ mod history;
 mod host;
 mod in_force;
 mod instance;
-
 mod limits;
 mod load;
 mod load_error;
@@ -55,6 +54,7 @@ mod trial_facts;
 mod warm;
 mod watch;
 mod workload_file;
+mod world;
 
 pub use cache::{CACHE_USES, CacheUse};
 pub use component_file::HOOKS;

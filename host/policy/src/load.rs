@@ -167,7 +167,7 @@ fn try_out(
 /// What a policy says of itself, on an instance of its own that ends with this.
 fn describe(template: &Template, limits: &Limits) -> Result<Description, Refusal> {
     let timer = Timer::from_first_tick(limits.setup());
-    let mut instance = Instance::start(template, timer, limits).map_err(Refusal::SetUp)?;
+    let mut instance = Instance::start(template, timer, limits).map_err(not_started)?;
     instance.describe(limits).map_err(Refusal::SetUp)
 }
 

@@ -2,9 +2,19 @@
 //! inputs, so that a failure comes again.
 
 /// The tokens that JSON, SSE and this wire are made of, in libFuzzer's format.
-const DICTIONARY: &str = include_str!("../tokens.dict");
+pub const WIRE: &str = include_str!("../tokens.dict");
 
-/// The longest input, in bytes: long enough for two chunks and a prompt, short enough for thousands a second.
+/// The tokens of WASM, as text and as bytes.
+pub const WASM: &str = include_str!("../wasm.dict");
+
+/// The tokens of TOML and JSON Schema.
+pub const SETTINGS: &str = include_str!("../settings.dict");
+
+/// Numbers as they lie in a guest's memory.
+pub const NUMBERS: &str = include_str!("../numbers.dict");
+
+/// The longest input unless said otherwise, in bytes: long enough for two chunks and a prompt, short enough for thousands
+/// a second.
 const INPUT_BYTES_AT_MOST: usize = 4_096;
 
 /// Changes of one input.
@@ -48,12 +58,25 @@ pub struct Mutator {
     seeds: usize,
     corpus: Vec<Vec<u8>>,
     tokens: Vec<Vec<u8>>,
+    bytes_at_most: usize,
 }
 
 impl Mutator {
-    /// From these inputs.
-    pub fn new(seed: u64, seeds: Vec<Vec<u8>>) -> Self {
-        Self { random: Random::new(seed), seeds: seeds.len(), corpus: seeds, tokens: tokens(DICTIONARY) }
+    /// From these inputs and the tokens of this dictionary.
+    pub fn new(seed: u64, seeds: Vec<Vec<u8>>, dictionary: &str) -> Self {
+        Self {
+            random: Random::new(seed),
+            seeds: seeds.len(),
+            corpus: seeds,
+            tokens: tokens(dictionary),
+            bytes_at_most: INPUT_BYTES_AT_MOST,
+        }
+    }
+
+    /// The same with inputs of up to so many bytes.
+    #[must_use]
+    pub fn up_to(self, bytes_at_most: usize) -> Self {
+        Self { bytes_at_most, ..self }
     }
 
     /// The next input: one of the corpus, changed a few times.
@@ -62,7 +85,7 @@ impl Mutator {
         let mut input = self.corpus.get(chosen).cloned().unwrap_or_default();
         for _ in 0..=self.random.below(CHANGES_AT_MOST) {
             self.change(&mut input);
-            input.truncate(INPUT_BYTES_AT_MOST);
+            input.truncate(self.bytes_at_most);
         }
         input
     }
@@ -144,13 +167,15 @@ mod tests {
     fn dictionaries_are_read() {
         let read = tokens("# tokens\n\"{\"\n\"\\\"a\\\\\"\n\"\\x0d\\x0a\"\n");
         assert_eq!(read, [b"{".to_vec(), b"\"a\\".to_vec(), b"\r\n".to_vec()]);
-        assert!(tokens(DICTIONARY).len() > 40);
+        for (dictionary, count) in [(WIRE, 40), (WASM, 40), (SETTINGS, 40), (NUMBERS, 10)] {
+            assert!(tokens(dictionary).len() > count, "{dictionary}");
+        }
     }
 
     #[test]
     fn the_same_seed_makes_the_same_inputs() {
         let inputs = |seed| {
-            let mut mutator = Mutator::new(seed, vec![b"{\"a\":1}".to_vec(), b"[]".to_vec()]);
+            let mut mutator = Mutator::new(seed, vec![b"{\"a\":1}".to_vec(), b"[]".to_vec()], WIRE);
             (0..100).map(|_| mutator.next_input()).collect::<Vec<_>>()
         };
         assert_eq!(inputs(1), inputs(1));

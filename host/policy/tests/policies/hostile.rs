@@ -35,6 +35,7 @@ const BY_USUAL_LIMITS: &[Row] = &[
     ("tagged", Loads),
     ("fewest_requests", Loads),
     ("quiet", Loads),
+    ("echo", Loads),
     // Time.
     ("endless-describe", SetUp(Describe, "cpu-deadline")),
     ("endless-configure", SetUp(Configure, "cpu-deadline")),

@@ -90,10 +90,24 @@ fn types_within_types_within_types() {
     }
     let hooks = "(instance $hooks) (export \"sluice:policy/hooks@0.1.0\" (instance $hooks))";
     let component = wat::parse_str(format!("(component {types} {hooks})")).unwrap();
-    for (what, bytes) in [("a component's", component), ("a module's WIT", guest::with_extra_types(40))] {
-        let sentence = refusal(&bytes).unwrap().to_string();
-        assert!(sentence.contains("type size"), "{what}: {sentence}");
-    }
+    let sentence = refusal(&component).unwrap().to_string();
+    assert!(sentence.contains("type size"), "{sentence}");
+}
+
+#[test]
+fn what_a_module_says_of_its_world_is_not_read() {
+    // Types within types; no types at all; and packages that need one another.
+    assert_eq!(refused(&guest::with_extra_types(40)), None);
+    let plain = wat::parse_str(guest::text_of("quiet")).unwrap();
+    assert_eq!(refused(&plain), Some("no-world"));
+    let garbage = wat::parse_str(guest::text_of("quiet").replacen(
+        "(memory",
+        "(@custom \"component-type:x\" \"\\ff\") (memory",
+        1,
+    ));
+    assert_eq!(refused(&garbage.unwrap()), None);
+    let circle = "../../tests/fuzz/seeds/wasm/packages_in_a_circle.bin";
+    assert_eq!(refused(&fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(circle)).unwrap()), None);
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn ten_thousand_workers() {
             guest::bench_with(&[("main.wasm", &fs::read(guest::built("policies", name)).unwrap())], limits);
         let generation = bench.host.generation();
         let mut pairs = vec![testing::prefill(), testing::decode()];
-        pairs.resize_with(10_000, || testing::unified());
+        pairs.resize_with(10_000, testing::unified);
         let answer = generation.default_policy().unwrap().route(&testing::table(&pairs));
         assert!(matches!(answer, Ok(Verdict::Route(_))), "{name}: {answer:?}");
     }
