@@ -55,8 +55,12 @@ impl Bench {
         let folder = tempfile::tempdir().expect("a folder for the policy");
         fs::write(folder.path().join(format!("{NAME}.wasm")), wasm).expect("room for a policy");
         let last_refusal = Arc::new(LastRefusal::default());
-        let config =
-            HostConfig { folder: folder.path().to_owned(), default: NAME.to_owned(), limits: limits() };
+        let config = HostConfig {
+            folder: folder.path().to_owned(),
+            default: NAME.to_owned(),
+            limits: limits(),
+            cache_folder: None,
+        };
         let observer = Arc::clone(&last_refusal) as Arc<dyn Observer>;
         let host = PolicyHost::open(config, observer).expect("a host for the policy");
         Self { folder, host, last_refusal }

@@ -61,16 +61,11 @@ pub fn run(policy: &Arc<Policy>, plan: Plan) -> anyhow::Result<()> {
     let hooks = Hooks::new();
     let mut cases = Vec::new();
     for question in &questions {
-        cases.push(Case::new("native", || {
-            black_box(sdk::Policy::route(&native, black_box(&question.guest)));
-            Ok(())
-        }));
-        cases.push(Case::new("wasm", || Ok(drop(black_box(policy.route(black_box(&question.host))?)))));
-        cases.push(Case::new("passing", || {
-            black_box(policy.retain(black_box(&question.passed))?);
-            Ok(())
-        }));
-        cases.push(Case::new("labels", || Ok(drop(black_box(policy.route(black_box(&question.labelled))?)))));
+        let ask_native = || anyhow::Ok(sdk::Policy::route(&native, black_box(&question.guest)));
+        cases.push(Case::new("native", ask_native));
+        cases.push(Case::new("wasm", || policy.route(black_box(&question.host))));
+        cases.push(Case::new("passing", || policy.retain(black_box(&question.passed))));
+        cases.push(Case::new("labels", || policy.route(black_box(&question.labelled))));
     }
     cases.extend(hooks.cases(policy));
     let times = measure(cases, plan)?;
@@ -108,19 +103,10 @@ impl Hooks {
 
     fn cases<'a>(&'a self, policy: &'a Policy) -> [Case<'a>; 4] {
         [
-            Case::new("route", || Ok(drop(black_box(policy.route(&self.facts)?)))),
-            Case::new("bind-decode", || {
-                black_box(policy.bind_decode(&self.facts, &self.prefilled)?);
-                Ok(())
-            }),
-            Case::new("retain", || {
-                black_box(policy.retain(&self.turn)?);
-                Ok(())
-            }),
-            Case::new("heartbeat", || {
-                black_box(policy.heartbeat(&self.lease)?);
-                Ok(())
-            }),
+            Case::new("route", || policy.route(black_box(&self.facts))),
+            Case::new("bind-decode", || policy.bind_decode(black_box(&self.facts), &self.prefilled)),
+            Case::new("retain", || policy.retain(black_box(&self.turn))),
+            Case::new("heartbeat", || policy.heartbeat(black_box(&self.lease))),
         ]
     }
 }

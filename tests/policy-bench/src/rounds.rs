@@ -1,5 +1,6 @@
 //! Interleaved rounds: every case has a turn in each, so that a machine's slow moments fall on all alike.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// How much is measured.
@@ -19,8 +20,15 @@ pub struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// `run` does it once; it must answer right, or the bench ends.
-    pub fn new(name: impl Into<String>, run: impl FnMut() -> anyhow::Result<()> + 'a) -> Self {
+    /// `ask` does it once; an error ends the bench.
+    pub fn new<A, E>(name: impl Into<String>, mut ask: impl FnMut() -> Result<A, E> + 'a) -> Self
+    where
+        anyhow::Error: From<E>,
+    {
+        let run = move || {
+            black_box(ask()?);
+            anyhow::Ok(())
+        };
         Self { name: name.into(), run: Box::new(run) }
     }
 }

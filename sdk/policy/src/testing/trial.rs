@@ -91,9 +91,9 @@ pub fn assert_routes<'a>(
 ) {
     let wrong: Vec<String> = cases
         .into_iter()
-        .filter_map(|(name, facts, expected)| {
+        .filter_map(|(case, facts, expected)| {
             let answer = policy.route(&facts.build());
-            (answer != expected).then(|| format!("{name}: answered {answer:?}, expected {expected:?}"))
+            (answer != expected).then(|| format!("{case}: answered {answer:?}, expected {expected:?}"))
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
