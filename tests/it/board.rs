@@ -127,9 +127,9 @@ const ENDS: [&str; 7] =
 const STATES: [&str; 7] = ["_up", "_open", "_free", "_generation", "_draining", "_safe_to_stop", "_moves"];
 
 /// Labels whose values are configured, or names of policies, or of a fixed set.
-const LABELS: [&str; 18] = [
+const LABELS: [&str; 19] = [
     "decode", "endpoint", "handle", "hook", "kind", "le", "leg", "mode", "outcome", "phase", "policy",
-    "pool", "prefill", "reason", "role", "task", "tenant", "worker",
+    "pool", "prefill", "reason", "result", "role", "task", "tenant", "worker",
 ];
 
 #[tokio::test]

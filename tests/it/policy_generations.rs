@@ -32,8 +32,11 @@ async fn source_after(swaps: u64) -> (String, Host) {
     })
     .await
     .unwrap();
-    fleet.host.drop_policy(&late.marked(1)).unwrap();
-    fleet.host.until_generation_after(1, SOON).await.unwrap();
+    // Twice: the version just before the one in force is kept in reserve.
+    for (mark, generation) in [(1, 1), (2, 2)] {
+        fleet.host.drop_policy(&late.clone().marked(mark)).unwrap();
+        fleet.host.until_generation_after(generation, SOON).await.unwrap();
+    }
     for number in 0..swaps {
         swap(&fleet.host, number).await;
     }

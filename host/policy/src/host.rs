@@ -177,15 +177,16 @@ impl PolicyHost {
             Err(error) => return self.folder_refused(&mut state, &error),
         };
         state.folder_error = None;
-        let before = self.generation();
         let Looks { mut outcome, untold, rebound } = self.look_until_still(&mut found, seen, &mut state);
         let removed = state.records.keep_only(&found);
         let gone = || removed.iter().filter(|removed| !removed.kept);
         gone().for_each(|removed| state.history.forget(&removed.name));
-        let set_changed = !outcome.loaded.is_empty()
-            || rebound
-            || before.number == 0
-            || gone().any(|removed| before.knows(&removed.name));
+        let set_changed = {
+            let before = self.generation();
+            let is_first = before.number == 0;
+            let loses_one = gone().any(|removed| before.knows(&removed.name));
+            !outcome.loaded.is_empty() || rebound || is_first || loses_one
+        };
         if set_changed {
             self.swap(&mut state, &outcome.loaded);
         }

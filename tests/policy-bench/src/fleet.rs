@@ -16,7 +16,7 @@ pub fn facts(rows: u64, labels: usize) -> Facts {
 fn worker(row: u64) -> WorkerSpec {
     let id = mix(row, 2);
     let drawn = |salt: u64, end: u32| (mix(id, salt) % u64::from(end)) as u32;
-    let idle = if row % 2 == 0 { prefill(id) } else { decode(id).able(Ability::CanPrefill) };
+    let idle = if row.is_multiple_of(2) { prefill(id) } else { decode(id).able(Ability::CanPrefill) };
     WorkerSpec {
         running: drawn(1, 40),
         waiting: drawn(2, 3),

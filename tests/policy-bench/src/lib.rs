@@ -4,6 +4,7 @@
 //! comparisons is the same policy's code, linked into the bench.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
+#![allow(clippy::disallowed_methods, reason = "a bench takes the time of its own threads")]
 
 pub mod both;
 pub mod calls;

@@ -28,6 +28,7 @@ type Row = (&'static str, End);
 
 /// With the limits that a host has.
 const BY_USUAL_LIMITS: &[Row] = &[
+    ("impure-thousandth", Loads),
     ("late-binding", Loads),
     ("nan-bits", Loads),
     ("on-demand", Loads),
@@ -86,12 +87,12 @@ const BY_USUAL_LIMITS: &[Row] = &[
     ("text_no_utf8", Trial(Route, "bad-answer")),
     // Values that are none, or that cannot be executed.
     ("no_such_case", Trial(Route, "bad-answer")),
-    ("bad-row", Trial(Route, "bad-value")),
-    ("bad-row-bind-decode", Trial(BindDecode, "bad-value")),
-    ("wrong-role", Trial(Route, "bad-value")),
-    ("wrong-role-bind-decode", Trial(BindDecode, "bad-value")),
-    ("draining-row", Trial(Route, "bad-value")),
-    ("other-group", Trial(Route, "bad-value")),
+    ("bad-row", Trial(Route, "bad-row")),
+    ("bad-row-bind-decode", Trial(BindDecode, "bad-row")),
+    ("wrong-role", Trial(Route, "bad-row")),
+    ("wrong-role-bind-decode", Trial(BindDecode, "bad-row")),
+    ("draining-row", Trial(Route, "bad-row")),
+    ("other-group", Trial(Route, "bad-row")),
     ("push-too-late", Trial(Route, "bad-value")),
     ("rejects-with-success", Trial(Route, "bad-value")),
     ("endless-hold", Trial(Retain, "bad-value")),
@@ -102,6 +103,8 @@ const BY_USUAL_LIMITS: &[Row] = &[
     ("no-renewal", Trial(Heartbeat, "bad-value")),
     // State.
     ("impure", Trial(Route, "impure")),
+    ("impure-fiftieth", Trial(Route, "impure")),
+    ("impure-fiftieth-seed", Trial(Route, "impure")),
     ("remembers", Trial(Route, "impure")),
     ("counts-heartbeats", Trial(Heartbeat, "impure")),
     // Files that are no policy, or another host's.
@@ -269,10 +272,10 @@ fn answers_that_cannot_be_executed_are_faults_in_production() {
     let generation = bench.host.generation();
     let policy = generation.default_policy().unwrap();
     for (hook, mood, kind) in [
-        (Route, "bad-row", "bad-value"),
+        (Route, "bad-row", "bad-row"),
         (Route, "talk", "bad-answer"),
-        (BindDecode, "bad-row", "bad-value"),
-        (BindDecode, "wrong-role", "bad-value"),
+        (BindDecode, "bad-row", "bad-row"),
+        (BindDecode, "wrong-role", "bad-row"),
         (Retain, "for-ever", "bad-value"),
         (Heartbeat, "for-ever", "bad-value"),
     ] {

@@ -115,9 +115,12 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case(KIND))
 }
 
+/// What something is instead of an answer: what that counts as, and the words for it.
+type NoAnswer = (Failure, &'static str);
+
 /// The members of a whole answer, and why it ended. One that is none must not pass for one: the error says what it is
 /// instead.
-pub(super) fn members(bytes: &[u8]) -> Result<(Members<'_>, Option<Cow<'_, str>>), (Failure, &'static str)> {
+pub(super) fn members(bytes: &[u8]) -> Result<(Members<'_>, Option<Cow<'_, str>>), NoAnswer> {
     let members = Members::parse(bytes).map_err(|_| (Failure::NoAnswer, "with no JSON object in it"))?;
     let reason = finish_reason(&members);
     if tells_failure(&members, reason.as_deref()) {
@@ -139,10 +142,7 @@ pub fn whole_as_passed(bytes: Bytes) -> Result<Bytes, &'static str> {
 }
 
 /// Takes engine-internal members out of a whole answer, corrects its usage, and reads what its end tells.
-fn finish_whole(
-    bytes: Bytes,
-    prefilled: Option<PrefillUsage>,
-) -> Result<(Bytes, AnswerEnd), (Failure, &'static str)> {
+fn finish_whole(bytes: Bytes, prefilled: Option<PrefillUsage>) -> Result<(Bytes, AnswerEnd), NoAnswer> {
     let (members, reason) = members(&bytes)?;
     let end = end_of(&members, reason.as_deref());
     let usage = prefilled.and_then(|prefilled| prefilled.usage(&members));
