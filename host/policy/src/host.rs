@@ -1,6 +1,5 @@
 //! The policy host: one folder of policies, and the generation that decides now.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +7,7 @@ use arc_swap::ArcSwap;
 
 use crate::cache::ComponentCache;
 use crate::engine::PolicyEngine;
-use crate::folder::{self, Found};
+use crate::folder::{self, Contents, Found};
 use crate::generation::Generation;
 use crate::limits::{Limits, POLICIES_MAX};
 use crate::load::load;
@@ -20,9 +19,9 @@ use crate::status::{CacheStatus, PolicyState, PolicyStatus, RefusalStatus, Reloa
 use crate::superseded::Superseded;
 use crate::watch::{self, Watcher};
 
-/// Most looks at the folder before a generation comes into force. Files that change while others are read are looked
-/// at again, so that files swapped together come into force together; a folder that never rests is not waited for.
-const LOOKS_MAX: usize = 3;
+/// Most readings of the folder for one generation. Files that change while others are read are read again, so that files
+/// swapped together come into force together; a folder that never rests is not waited for.
+const READINGS_MAX: usize = 3;
 
 /// What a policy host is told.
 #[derive(Debug, Clone)]
@@ -57,12 +56,25 @@ struct State {
     folder_error: Option<String>,
 }
 
-/// What one reload's looks at the folder came to.
-#[derive(Default)]
-struct Looks {
-    outcome: ReloadOutcome,
-    /// Refusals that are news. Told after the last look: a file that was being swapped is no trouble.
-    untold: BTreeMap<String, LoadError>,
+/// What reading one policy's files came to.
+enum FileRead {
+    /// In force already, or refused for good.
+    Known,
+    /// To be loaded.
+    New(Contents),
+    /// Not even read.
+    Refused(LoadError),
+}
+
+fn read(found: &Found, index: usize, records: &mut Records<Policy>) -> FileRead {
+    if index >= POLICIES_MAX {
+        return FileRead::Refused(LoadError { file: found.file.clone(), reason: Refusal::TooManyPolicies });
+    }
+    match folder::read(found) {
+        Err(error) => FileRead::Refused(error),
+        Ok(contents) if records.see(found, &contents.key) => FileRead::New(contents),
+        Ok(_) => FileRead::Known,
+    }
 }
 
 struct Told {
@@ -131,8 +143,9 @@ impl PolicyHost {
         };
         state.folder_error = None;
         let number = self.current.load().number + 1;
-        let Looks { mut outcome, untold } =
-            self.look_until_still(&mut found, seen, number, &mut state.records);
+        let mut outcome = ReloadOutcome::default();
+        let read = self.read_until_still(&mut found, seen, &mut state.records);
+        let refused = self.load_new(&found, read, number, &mut state.records, &mut outcome);
         let mut set_changed = !outcome.loaded.is_empty() || number == 1;
         let removed = state.records.keep_only(&found);
         let in_force = self.current.load();
@@ -146,7 +159,7 @@ impl PolicyHost {
         }
         self.told.store(Arc::new(self.tell(&state.records)));
         // Not before: whoever is told, and looks, sees what it was told.
-        for (name, error) in untold {
+        for (name, error) in refused {
             self.observer.refused(&name, &error, state.records.is_in_force(&name));
             outcome.refused.push((name, error.to_string()));
         }
@@ -192,73 +205,62 @@ impl PolicyHost {
         }
     }
 
-    /// Looks at all files, and again if they changed meanwhile. `found` is what was there at the last look.
-    fn look_until_still(
+    /// Reads all files, and again if they changed meanwhile: in moments, before any is compiled. `found` is what was there
+    /// at the last reading.
+    fn read_until_still(
         &self,
         found: &mut Vec<Found>,
         mut seen: Option<Vec<folder::Fingerprint>>,
-        number: u64,
         records: &mut Records<Policy>,
-    ) -> Looks {
-        let mut looks = Looks::default();
-        for looks_left in (0..LOOKS_MAX).rev() {
-            for (index, found) in found.iter().enumerate() {
-                self.look_at(found, index, number, records, &mut looks);
-            }
+    ) -> Vec<FileRead> {
+        let mut readings_left = READINGS_MAX;
+        loop {
+            let read = found.iter().enumerate().map(|(index, found)| read(found, index, records)).collect();
+            readings_left -= 1;
             let now = folder::fingerprint(&self.config.folder);
-            if looks_left == 0 || now == seen {
-                break;
+            if readings_left == 0 || now == seen {
+                return read;
             }
             seen = now;
             // Gone since: what was there decides, and the next look says what became of the folder.
-            let Ok(again) = self.scan() else { break };
+            let Ok(again) = self.scan() else { return read };
             *found = again;
-            looks.untold.retain(|name, _| found.iter().any(|found| found.name == *name));
         }
-        looks
     }
 
-    fn look_at(
+    /// Loads what is new. Gives the refusals that are news.
+    fn load_new(
         &self,
-        found: &Found,
-        index: usize,
+        found: &[Found],
+        read: Vec<FileRead>,
         number: u64,
         records: &mut Records<Policy>,
-        looks: &mut Looks,
-    ) {
-        let contents = if index < POLICIES_MAX {
-            folder::read(found)
-        } else {
-            Err(LoadError { file: found.file.clone(), reason: Refusal::TooManyPolicies })
-        };
-        let (key, result) = match contents {
-            Err(error) => (None, Err(error)),
-            Ok(contents) if !records.see(found, &contents.key) => {
-                if !records.is_refused(&found.name) {
-                    looks.untold.remove(&found.name);
+        outcome: &mut ReloadOutcome,
+    ) -> Vec<(String, LoadError)> {
+        let mut news = Vec::new();
+        for (found, read) in found.iter().zip(read) {
+            let (key, result) = match read {
+                FileRead::Known => continue,
+                FileRead::Refused(error) => (None, Err(error)),
+                FileRead::New(contents) => {
+                    let loaded = load(found, &contents, &self.engine, &self.config.limits, &self.observer);
+                    (Some(contents.key), loaded)
                 }
-                return;
-            }
-            Ok(contents) => {
-                let loaded = load(found, &contents, &self.engine, &self.config.limits, &self.observer);
-                (Some(contents.key), loaded)
-            }
-        };
-        match result {
-            Ok(loaded) => {
-                self.observer.loaded(&loaded.policy);
-                records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy), number);
-                looks.untold.remove(&found.name);
-                if !looks.outcome.loaded.contains(&found.name) {
-                    looks.outcome.loaded.push(found.name.clone());
+            };
+            match result {
+                Ok(loaded) => {
+                    self.observer.loaded(&loaded.policy);
+                    records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy), number);
+                    outcome.loaded.push(found.name.clone());
                 }
-            }
-            Err(error) => {
-                if records.refuse(found, key, error.clone()) {
-                    looks.untold.insert(found.name.clone(), error);
+                Err(error) => {
+                    if records.refuse(found, key, error.clone()) {
+                        news.push((found.name.clone(), error));
+                    }
                 }
             }
         }
+        news
     }
 
     fn tell(&self, records: &Records<Policy>) -> Vec<Told> {
