@@ -1,6 +1,5 @@
 //! The policy host: one folder of policies, and the generation that decides now.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +7,7 @@ use arc_swap::ArcSwap;
 
 use crate::cache::ComponentCache;
 use crate::engine::PolicyEngine;
-use crate::folder::{self, Found};
+use crate::folder::{self, Contents, Found};
 use crate::generation::Generation;
 use crate::history::{EarlierVersion, History};
 use crate::in_force::InForce;
@@ -24,9 +23,9 @@ use crate::status::{
 use crate::watch::{self, Watcher};
 use crate::workload_file::{self, Bindings};
 
-/// Most looks at the folder before a generation comes into force. Files that change while others are read are looked
-/// at again, so that files swapped together come into force together; a folder that never rests is not waited for.
-const LOOKS_MAX: usize = 3;
+/// Most readings of the folder for one generation. Files that change while others are read are read again, so that files
+/// swapped together come into force together; a folder that never rests is not waited for.
+const READINGS_MAX: usize = 3;
 
 /// What a policy host is told.
 #[derive(Debug, Clone)]
@@ -64,14 +63,25 @@ struct State {
     folder_error: Option<String>,
 }
 
-/// What one reload's looks at the folder came to.
-#[derive(Default)]
-struct Looks {
-    outcome: ReloadOutcome,
-    /// Refusals that are news. Told after the last look: a file that was being swapped is no trouble.
-    untold: BTreeMap<String, LoadError>,
-    /// Other bindings are to be in force.
-    rebound: bool,
+/// What reading one policy's files came to.
+enum FileRead {
+    /// In force already, or refused for good.
+    Known,
+    /// To be loaded.
+    New(Contents),
+    /// Not even read.
+    Refused(LoadError),
+}
+
+fn read(found: &Found, index: usize, records: &mut Records<Policy>) -> FileRead {
+    if index >= POLICIES_MAX {
+        return FileRead::Refused(LoadError { file: found.file.clone(), reason: Refusal::TooManyPolicies });
+    }
+    match folder::read(found) {
+        Err(error) => FileRead::Refused(error),
+        Ok(contents) if records.see(found, &contents.key) => FileRead::New(contents),
+        Ok(_) => FileRead::Known,
+    }
 }
 
 struct Told {
@@ -177,7 +187,9 @@ impl PolicyHost {
             Err(error) => return self.folder_refused(&mut state, &error),
         };
         state.folder_error = None;
-        let Looks { mut outcome, untold, rebound } = self.look_until_still(&mut found, seen, &mut state);
+        let mut outcome = ReloadOutcome::default();
+        let (read, rebound) = self.read_until_still(&mut found, seen, &mut state);
+        let refused = self.load_new(&found, read, &mut state.records, &mut outcome);
         let removed = state.records.keep_only(&found);
         let gone = || removed.iter().filter(|removed| !removed.kept);
         gone().for_each(|removed| state.history.forget(&removed.name));
@@ -193,7 +205,7 @@ impl PolicyHost {
         self.told.store(Arc::new(self.tell(&state)));
         self.bindings_told.store(Arc::new(state.bindings.refused().map(ToString::to_string)));
         // Not before: whoever is told, and looks, sees what it was told.
-        for (name, error) in untold {
+        for (name, error) in refused {
             self.observer.refused(&name, &error, state.records.is_in_force(&name));
             outcome.refused.push((name, error.to_string()));
         }
@@ -253,69 +265,66 @@ impl PolicyHost {
         }
     }
 
-    /// Looks at all files, and again if they changed meanwhile. `found` is what was there at the last look.
-    fn look_until_still(
+    /// Reads all files, and again if they changed meanwhile: in moments, before any is compiled. `found` is what was there
+    /// at the last reading.
+    fn read_until_still(
         &self,
         found: &mut Vec<Found>,
         mut seen: Option<Vec<folder::Fingerprint>>,
         state: &mut State,
-    ) -> Looks {
-        let mut looks = Looks::default();
-        for looks_left in (0..LOOKS_MAX).rev() {
-            looks.rebound |= self.look_at_bindings(state);
+    ) -> (Vec<FileRead>, bool) {
+        let (mut readings_left, mut rebound) = (READINGS_MAX, false);
+        loop {
+            rebound |= self.look_at_bindings(state);
             // Those that decide come first: neither the bound on their number nor another's compiling keeps them waiting.
             found.sort_by_key(|found| state.records.rank(&found.name));
-            for (index, found) in found.iter().enumerate() {
-                self.look_at(found, index, &mut state.records, &mut looks);
-            }
+            let each = found.iter().enumerate();
+            let read = each.map(|(index, found)| read(found, index, &mut state.records)).collect();
+            readings_left -= 1;
             let now = folder::fingerprint(&self.config.folder);
-            if looks_left == 0 || now == seen {
-                break;
+            if readings_left == 0 || now == seen {
+                return (read, rebound);
             }
             seen = now;
             // Gone since: what was there decides, and the next look says what became of the folder.
-            let Ok(again) = folder::scan(&self.config.folder) else { break };
+            let Ok(again) = folder::scan(&self.config.folder) else { return (read, rebound) };
             *found = again;
-            looks.untold.retain(|name, _| found.iter().any(|found| found.name == *name));
         }
-        looks
     }
 
-    fn look_at(&self, found: &Found, index: usize, records: &mut Records<Policy>, looks: &mut Looks) {
-        let contents = if index < POLICIES_MAX {
-            folder::read(found)
-        } else {
-            Err(LoadError { file: found.file.clone(), reason: Refusal::TooManyPolicies })
-        };
-        let (key, result) = match contents {
-            Err(error) => (None, Err(error)),
-            Ok(contents) if !records.see(found, &contents.key) => {
-                if !records.is_refused(&found.name) {
-                    looks.untold.remove(&found.name);
+    /// Loads what is new. Gives the refusals that are news.
+    fn load_new(
+        &self,
+        found: &[Found],
+        read: Vec<FileRead>,
+        records: &mut Records<Policy>,
+        outcome: &mut ReloadOutcome,
+    ) -> Vec<(String, LoadError)> {
+        let mut news = Vec::new();
+        for (found, read) in found.iter().zip(read) {
+            let (key, result) = match read {
+                FileRead::Known => continue,
+                FileRead::Refused(error) => (None, Err(error)),
+                FileRead::New(contents) => {
+                    let loaded = load(found, &contents, &self.engine, &self.config.limits, &self.observer);
+                    (Some(contents.key), loaded)
                 }
-                return;
-            }
-            Ok(contents) => {
-                let loaded = load(found, &contents, &self.engine, &self.config.limits, &self.observer);
-                (Some(contents.key), loaded)
-            }
-        };
-        match result {
-            Ok(loaded) => {
-                self.observer.loaded(&loaded.policy);
-                loaded.policy.answer_to(Arc::downgrade(&self.in_force));
-                records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy));
-                looks.untold.remove(&found.name);
-                if !looks.outcome.loaded.contains(&found.name) {
-                    looks.outcome.loaded.push(found.name.clone());
+            };
+            match result {
+                Ok(loaded) => {
+                    self.observer.loaded(&loaded.policy);
+                    loaded.policy.answer_to(Arc::downgrade(&self.in_force));
+                    records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy));
+                    outcome.loaded.push(found.name.clone());
                 }
-            }
-            Err(error) => {
-                if records.refuse(found, key, error.clone()) {
-                    looks.untold.insert(found.name.clone(), error);
+                Err(error) => {
+                    if records.refuse(found, key, error.clone()) {
+                        news.push((found.name.clone(), error));
+                    }
                 }
             }
         }
+        news
     }
 
     fn tell(&self, state: &State) -> Vec<Told> {

@@ -134,11 +134,6 @@ impl<P> Records<P> {
         news
     }
 
-    /// Whether the newest files did not become a policy.
-    pub(crate) fn is_refused(&self, name: &str) -> bool {
-        self.by_name.get(name).is_some_and(|record| record.refused.is_some())
-    }
-
     /// Whether an older version goes on deciding.
     pub(crate) fn is_in_force(&self, name: &str) -> bool {
         self.by_name.get(name).is_some_and(|record| record.in_force.is_some())

@@ -352,7 +352,7 @@ fn what_stays_in_force_never_expires() {
     assert!(other.instances() >= 2);
 }
 
-/// Swaps a folder's one link while a look at it is under way: once `main` was read and loaded.
+/// Swaps a folder's one link while a look at it is under way: once `main` is loaded, and `other` is not.
 struct SwapsMeanwhile {
     folder: std::path::PathBuf,
     done: std::sync::atomic::AtomicBool,
@@ -391,13 +391,14 @@ fn files_swapped_together_during_a_look_come_into_force_together() {
         cache_folder: None,
     };
     let host = PolicyHost::open(config, Arc::new(observer)).unwrap();
-    let generation = host.generation();
-    let tags: Vec<_> = generation
-        .policies()
-        .map(|policy| match policy.route(&guest::facts(0)).unwrap() {
+    let tags = || {
+        let tag = |policy: &Arc<sluice_policy::Policy>| match policy.route(&guest::facts(0)).unwrap() {
             Verdict::Route(route) => route.reason.expect("the tag"),
             other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!((generation.number, tags), (1, vec!["v2".to_owned(), "v2".to_owned()]));
+        };
+        host.generation().policies().map(tag).collect::<Vec<_>>()
+    };
+    assert_eq!(tags(), ["v1", "v1"], "as both were before");
+    assert!(host.reload().swapped);
+    assert_eq!(tags(), ["v2", "v2"]);
 }
