@@ -17,8 +17,8 @@ const WIT: &str = include_str!("../../../sdk/policy/wit/policy.wit");
 /// Little time, little memory, and room for few: an input that uses up all of it is still quick.
 fn limits() -> Limits {
     Limits {
-        cpu_budget_ms: 4,
-        configure_cpu_budget_ms: 4,
+        cpu_budget_ms: 20,
+        configure_cpu_budget_ms: 20,
         // A machine that is busy with other things is no finding.
         wall_bound_ms: 10_000,
         configure_wall_bound_ms: 10_000,

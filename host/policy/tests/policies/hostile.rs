@@ -93,7 +93,7 @@ const BY_USUAL_LIMITS: &[Row] = &[
     ("wrong-role-bind-decode", Trial(BindDecode, "bad-row")),
     ("draining-row", Trial(Route, "bad-row")),
     ("other-group", Trial(Route, "bad-row")),
-    ("push-too-late", Trial(Route, "bad-value")),
+    ("push-too-late", Trial(Route, "bad-row")),
     ("rejects-with-success", Trial(Route, "bad-value")),
     ("endless-hold", Trial(Retain, "bad-value")),
     ("no-hold", Trial(Retain, "bad-value")),
