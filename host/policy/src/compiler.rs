@@ -20,12 +20,17 @@ use crate::shown::shown;
 /// JavaScript engine of 10 MB half a minute, which goes on beside later looks.
 pub const COMPILE_WAIT: Duration = Duration::from_secs(5);
 /// Files that are compiled at a time, beside the one that is waited for: each takes a core, and up to some hundred MB.
+/// Once that one turns out slow too, further files wait until one of them is done.
 pub const SLOW_COMPILES_MAX: usize = 2;
+/// Compiled files kept until the look that asks for them again.
+const RESULTS_MAX: usize = 4;
 /// Stack of a compiling thread, bytes: as a main thread has, since the compiler was made for those.
 const STACK_BYTES: usize = 8 * 1024 * 1024;
 
 #[derive(Debug)]
 struct Compiling {
+    /// Counts up: the higher, the later it was asked for.
+    asked: u64,
     result: Receiver<wasmtime::Result<Component>>,
     thread: JoinHandle<()>,
 }
@@ -59,23 +64,23 @@ impl Compiler {
         let Some(wait) = wait else { return compiled(Component::from_binary(engine, &bytes)) };
         let digest = Sha256::digest(&bytes).into();
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        let compiling = match slow.remove(&digest) {
-            Some(compiling) => compiling,
+        // Only the first look waits: later ones are for what else changed.
+        let (compiling, wait) = match slow.remove(&digest) {
+            Some(compiling) => (compiling, Duration::ZERO),
             None => {
-                if slow.len() >= SLOW_COMPILES_MAX {
-                    // Whose files were replaced meanwhile is not asked for any more.
-                    slow.retain(|_, compiling| !compiling.thread.is_finished());
-                }
-                if slow.len() >= SLOW_COMPILES_MAX {
+                let running = slow.values().filter(|compiling| !compiling.thread.is_finished()).count();
+                if running > SLOW_COMPILES_MAX {
                     return Err(Refusal::StillCompiling);
                 }
-                spawn(engine.clone(), bytes)?
+                (spawn(engine.clone(), bytes)?, wait)
             }
         };
         match compiling.result.recv_timeout(wait) {
             Ok(result) => compiled(result),
             Err(RecvTimeoutError::Timeout) => {
-                slow.insert(digest, compiling);
+                forget_one_too_many(&mut slow);
+                let looks = slow.values().map(|compiling| compiling.asked).max().unwrap_or(0);
+                slow.insert(digest, Compiling { asked: looks + 1, ..compiling });
                 Err(Refusal::StillCompiling)
             }
             // It panicked, which is the caller's to make a refusal of.
@@ -84,6 +89,16 @@ impl Compiler {
                 Err(panic) => resume_unwind(panic),
             },
         }
+    }
+}
+
+/// Results that nobody fetches are of files that were replaced meanwhile: the one asked for longest ago goes.
+fn forget_one_too_many(slow: &mut BTreeMap<[u8; 32], Compiling>) {
+    let finished = slow.iter().filter(|(_, compiling)| compiling.thread.is_finished());
+    if finished.clone().count() >= RESULTS_MAX
+        && let Some(oldest) = finished.min_by_key(|(_, compiling)| compiling.asked).map(|(digest, _)| *digest)
+    {
+        slow.remove(&oldest);
     }
 }
 
@@ -96,7 +111,7 @@ fn spawn(engine: Engine, bytes: Vec<u8>) -> Result<Compiling, Refusal> {
         // Nobody to send it to: the host has ended.
         .spawn(move || drop(send.send(Component::from_binary(&engine, &bytes))))
         .map_err(|error| Refusal::Unreadable(format!("no thread to compile it on: {error}")))?;
-    Ok(Compiling { result, thread })
+    Ok(Compiling { asked: 0, result, thread })
 }
 
 fn compiled(result: wasmtime::Result<Component>) -> Result<Component, Refusal> {
@@ -132,10 +147,12 @@ mod tests {
     #[test]
     fn only_so_many_are_compiled_at_a_time_and_the_forgotten_make_room() {
         let (compiler, engine) = (Compiler::default(), Engine::default());
-        for tag in 0..6 {
+        for tag in 0..16 {
             // Asked for once; its file is gone at the next look.
             let _ = compiler.compile_within(Some(Duration::ZERO), &engine, bytes(tag));
-            assert!(compiler.slow.lock().unwrap().len() <= SLOW_COMPILES_MAX);
+            let slow = compiler.slow.lock().unwrap();
+            let running = slow.values().filter(|compiling| !compiling.thread.is_finished()).count();
+            assert!(running <= SLOW_COMPILES_MAX + 1 && slow.len() <= SLOW_COMPILES_MAX + 1 + RESULTS_MAX);
         }
         looked_for(&compiler, &engine, &bytes(7));
     }

@@ -11,11 +11,12 @@ use crate::folder::{self, Contents, Found};
 use crate::generation::Generation;
 use crate::history::{EarlierVersion, History};
 use crate::in_force::InForce;
-use crate::limits::{Limits, POLICIES_MAX};
-use crate::load::load;
-use crate::load_error::{LoadError, OpenError, Refusal};
+use crate::limits::Limits;
+use crate::load::{Loaded, load};
+use crate::load_error::{LoadError, OpenError};
 use crate::observer::Observer;
 use crate::policy::Policy;
+use crate::reading::{self, FileRead};
 use crate::records::{Record, Records};
 use crate::status::{
     BindingsStatus, CacheStatus, PolicyDetail, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome,
@@ -61,27 +62,6 @@ struct State {
     history: History,
     /// So that the same trouble with the folder is told once.
     folder_error: Option<String>,
-}
-
-/// What reading one policy's files came to.
-enum FileRead {
-    /// In force already, or refused for good.
-    Known,
-    /// To be loaded.
-    New(Contents),
-    /// Not even read.
-    Refused(LoadError),
-}
-
-fn read(found: &Found, index: usize, records: &mut Records<Policy>) -> FileRead {
-    if index >= POLICIES_MAX {
-        return FileRead::Refused(LoadError { file: found.file.clone(), reason: Refusal::TooManyPolicies });
-    }
-    match folder::read(found) {
-        Err(error) => FileRead::Refused(error),
-        Ok(contents) if records.see(found, &contents.key) => FileRead::New(contents),
-        Ok(_) => FileRead::Known,
-    }
 }
 
 struct Told {
@@ -278,8 +258,7 @@ impl PolicyHost {
             rebound |= self.look_at_bindings(state);
             // Those that decide come first: neither the bound on their number nor another's compiling keeps them waiting.
             found.sort_by_key(|found| state.records.rank(&found.name));
-            let each = found.iter().enumerate();
-            let read = each.map(|(index, found)| read(found, index, &mut state.records)).collect();
+            let read = reading::all(found, &mut state.records);
             readings_left -= 1;
             let now = folder::fingerprint(&self.config.folder);
             if readings_left == 0 || now == seen {
@@ -292,6 +271,11 @@ impl PolicyHost {
         }
     }
 
+    fn load(&self, found: &Found, contents: &Contents) -> (Option<String>, Result<Loaded, LoadError>) {
+        let loaded = load(found, contents, &self.engine, &self.config.limits, &self.observer);
+        (Some(contents.key.clone()), loaded)
+    }
+
     /// Loads what is new. Gives the refusals that are news.
     fn load_new(
         &self,
@@ -302,13 +286,18 @@ impl PolicyHost {
     ) -> Vec<(String, LoadError)> {
         let mut news = Vec::new();
         for (found, read) in found.iter().zip(read) {
+            if records.rank(&found.name) == usize::MAX {
+                // Who decides is waited for at the start, however long compiling takes; nobody else is.
+                self.engine.compiler.hurry();
+            }
             let (key, result) = match read {
                 FileRead::Known => continue,
                 FileRead::Refused(error) => (None, Err(error)),
-                FileRead::New(contents) => {
-                    let loaded = load(found, &contents, &self.engine, &self.config.limits, &self.observer);
-                    (Some(contents.key), loaded)
-                }
+                FileRead::New(contents) => self.load(found, &contents),
+                FileRead::NewAndLarge => match folder::read(found) {
+                    Ok(contents) => self.load(found, &contents),
+                    Err(error) => (None, Err(error)),
+                },
             };
             match result {
                 Ok(loaded) => {

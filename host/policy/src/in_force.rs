@@ -36,21 +36,24 @@ impl InForce {
         self.replace(|old| old.then(newest, bindings), &mut superseded).number
     }
 
-    /// Has the last good version decide in this one's place, or else the built-in default.
+    /// Has the last good version decide in this one's place, or else the built-in default. The observer is told once of
+    /// each version that is put aside, though a look at the folder may have left it out already, or a newer one decide.
     pub(crate) fn put_aside(&self, policy: &Policy) {
-        let mut superseded = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = self.load();
         let name = policy.name();
-        if !current.policy(name).is_some_and(|deciding| std::ptr::eq(Arc::as_ptr(deciding), policy)) {
-            // It was superseded already, and fails in requests that took it before: nothing to replace.
-            return;
+        let mut superseded = self.swapping.lock().unwrap_or_else(PoisonError::into_inner);
+        let decides = |other: &Arc<Policy>| std::ptr::eq(Arc::as_ptr(other), policy);
+        let replaces = self.load().policy(name).is_some_and(decides);
+        if replaces {
+            self.replace(Generation::judged_anew, &mut superseded);
         }
-        let generation = self.replace(Generation::judged_anew, &mut superseded);
         drop(superseded);
+        let generation = self.load();
         if let Some(why) = policy.put_aside() {
             self.observer.put_aside(policy, why, generation.policy(name).map(Arc::as_ref));
         }
-        self.observer.swapped(&generation);
+        if replaces {
+            self.observer.swapped(&generation);
+        }
     }
 
     fn replace(

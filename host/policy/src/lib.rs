@@ -40,6 +40,7 @@ mod meter;
 mod observer;
 mod policy;
 mod re_run;
+mod reading;
 mod records;
 mod settings;
 mod settings_schema;

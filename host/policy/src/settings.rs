@@ -27,7 +27,9 @@ impl Settings {
 
     /// Reads a TOML text.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
-        let line = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+        // Once: each key asks for its line, and a long list has many.
+        let line_ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+        let line = |at: usize| line_ends.partition_point(|end| *end < at) + 1;
         let table = DeTable::parse(text).map_err(|error| {
             let line = line(error.span().map_or(0, |span| span.start));
             Refusal::SettingsSyntax { line, detail: shown(error.message()) }
@@ -148,6 +150,14 @@ mod tests {
             };
             assert_eq!(key, expected);
         }
+    }
+
+    #[test]
+    fn the_longest_file_is_read_at_once() {
+        // Looking for each line from the start would take minutes.
+        let lines = crate::limits::SETTINGS_BYTES_MAX as usize / 4;
+        let settings = Settings::parse(&format!("x = [\n{}1]", "1,\n".repeat(lines))).unwrap();
+        assert_eq!(settings.line_of(&format!("x[{lines}]")), Some(lines + 2));
     }
 
     #[test]

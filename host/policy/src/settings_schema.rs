@@ -162,6 +162,8 @@ impl Schema {
                 }
             }
         }
+        // Schema writers note an option that is left out as `null`; TOML has no such value.
+        schema.default = schema.default.filter(|default| !default.is_null());
         if let Some(default) = &schema.default
             && let Err(misfit) = schema.check(at, default)
         {

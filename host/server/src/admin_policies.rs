@@ -32,8 +32,8 @@ pub fn list(app: &App) -> Response<ResponseBody> {
 
 /// One policy, by a path that begins with [`ONE`].
 pub fn one(app: &App, path: &str) -> Response<ResponseBody> {
-    let name = path.strip_prefix(ONE).unwrap_or_default();
-    match app.policies.detail(name).filter(|detail| is_there(&detail.status)) {
+    let name = percent_decoded(path.strip_prefix(ONE).unwrap_or_default());
+    match app.policies.detail(&name).filter(|detail| is_there(&detail.status)) {
         Some(detail) => json_response(StatusCode::OK, json!(detail).to_string()),
         None => {
             let known: Vec<_> = status(app).into_iter().map(|policy| policy.name).collect();

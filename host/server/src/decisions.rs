@@ -191,11 +191,18 @@ impl Decisions {
     }
 
     /// Late binding said who decodes, or failed to, so that the default did.
-    pub fn decode_bound(&self, ticket: Ticket, decode: &Arc<Worker>, source: Source) {
+    pub fn decode_bound(
+        &self,
+        ticket: Ticket,
+        decode: &Arc<Worker>,
+        source: Source,
+        fault: Option<&'static str>,
+    ) {
         let mut kept = self.place(ticket.0);
         if let Some(facts) = kept.facts.as_mut().filter(|facts| facts.number == ticket.0) {
             facts.decode = Some(decode.clone());
             facts.source = source;
+            facts.fault = fault.or(facts.fault);
         }
     }
 

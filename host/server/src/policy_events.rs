@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sluice_policy::{
     BINDINGS, BindingsError, CacheUse, Fault, Generation, LoadError, Observer, OpenError, Policy, PutAside,
+    Refusal,
 };
 
 use crate::config::BUILTIN;
@@ -58,8 +59,12 @@ impl Observer for PolicyEvents {
     }
 
     fn refused(&self, name: &str, error: &LoadError, in_force: bool) {
-        self.telemetry.metrics.refused(name);
         let instead = if in_force { "its last good version stays in force" } else { "it is not in force" };
+        if matches!(error.reason, Refusal::StillCompiling) {
+            tracing::info!(policy = name, "policy is being compiled, {instead} until then: {error}");
+            return;
+        }
+        self.telemetry.metrics.refused(name);
         tracing::error!(policy = name, "policy refused, {instead}: {error}");
     }
 

@@ -25,9 +25,9 @@ pub fn data_thread() -> Option<usize> {
 /// waking up for it costs nothing.
 const NEAREST_TIMER: Duration = Duration::from_secs(1);
 
-/// Threads beside each data thread for what must not hold it up: long bodies being read, names being resolved. More of them
-/// would only share the same CPUs; what comes on top waits.
-const THREADS_BESIDE_AT_MOST: usize = 16;
+/// Threads beside each data thread for what must not hold it up: long bodies being read, names being resolved. Many,
+/// since a name server that is silent keeps one for each name asked of it; what comes on top waits.
+const THREADS_BESIDE_AT_MOST: usize = 128;
 
 /// How many data threads a host has: one for each CPU it may use.
 pub fn wanted() -> usize {

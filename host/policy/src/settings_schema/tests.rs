@@ -26,6 +26,14 @@ fn example() -> Schema {
     }))
 }
 
+/// As schema writers note what may be left out.
+#[test]
+fn a_default_of_null_is_none() {
+    let schema = schema(&json!({"properties": {"tag": {"type": ["string", "null"], "default": null}}}));
+    assert_eq!(schema.check_settings(&json!({})), Ok(()));
+    assert!(schema.check_settings(&json!({"tag": 5})).is_err());
+}
+
 #[test]
 fn settings_are_held_against_their_schema() {
     for (more, expected) in [

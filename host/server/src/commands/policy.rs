@@ -80,14 +80,15 @@ struct Listed {
     put_aside: Option<PutAside>,
 }
 
-#[derive(Deserialize)]
-struct PutAside {
+/// As the admin API tells it.
+#[derive(Debug, Deserialize)]
+pub(super) struct PutAside {
     message: String,
     #[serde(default)]
     instead: Option<Instead>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Instead {
     version: String,
     digest: String,
@@ -163,7 +164,7 @@ fn why(policy: &Listed) -> String {
     }
 }
 
-fn why_aside(aside: &PutAside) -> String {
+pub(super) fn why_aside(aside: &PutAside) -> String {
     let instead = match &aside.instead {
         Some(good) => format!("its last good version {} ({:.12})", good.version, good.digest),
         None => "the built-in default".to_owned(),

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::policy::{PutAside, why_aside};
 use super::{admin_client, say};
 use crate::admin_policies;
 use crate::cli::{PolicyExplain, PolicyShow};
@@ -27,6 +28,7 @@ struct Shown {
     generation_since: Option<u64>,
     file: String,
     refusal: Option<Refusal>,
+    put_aside: Option<PutAside>,
     calls: u64,
     faults: std::collections::BTreeMap<String, u64>,
     instances: u32,
@@ -103,6 +105,7 @@ fn sheet(policy: &Shown) -> String {
     let mut table = TextTable::new(&["policy", &policy.name]);
     for (what, is) in [
         ("state", policy.state.clone()),
+        ("put aside", policy.put_aside.as_ref().map_or("-".to_owned(), why_aside)),
         ("refused", policy.refusal.as_ref().map_or("-".to_owned(), |refusal| refusal.message.clone())),
         ("module", format!("{} {}", text(&policy.module), text(&policy.version))),
         ("about", text(&policy.about)),

@@ -58,13 +58,13 @@ fn the_newest_are_kept() {
 fn late_binding_completes_its_own_decision_only() {
     let (ring, pool, ids) = (Decisions::default(), pool(), Ids::default());
     let first = ring.write(&taken(&pool, ids.next(), "first"));
-    ring.decode_bound(first, &pool.workers[0], Source::Fault);
+    ring.decode_bound(first, &pool.workers[0], Source::Fault, Some("trap"));
     let told = &ring.last(1, |_| true)[0];
     assert_eq!((told.decode.as_deref(), told.source.as_str()), (Some("w0"), "fault"));
     for _ in 0..DECISIONS_KEPT {
         ring.write(&taken(&pool, ids.next(), "later"));
     }
-    ring.decode_bound(first, &pool.workers[0], Source::Policy);
+    ring.decode_bound(first, &pool.workers[0], Source::Policy, None);
     assert!(ring.last(usize::MAX, |told| told.decode.is_some()).is_empty(), "its place is another's now");
 }
 

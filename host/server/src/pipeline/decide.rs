@@ -22,6 +22,8 @@ use crate::telemetry::story::Decided;
 pub(super) struct Decision {
     pub route: Route,
     pub source: Source,
+    /// Kind of the fault, if `source` is one.
+    pub fault: Option<&'static str>,
     /// The policy's in this pool.
     pub metrics: Arc<PolicyMetrics>,
     /// For the request's later hooks.
@@ -69,7 +71,7 @@ pub(super) fn decide(call: &Call<'_>, table: &Table, facts: &Facts) -> Result<De
         let placement = placement_name(Some(route.placement));
         story.decided(told(call, loaded.as_deref(), source, placement, reason), now);
     });
-    Ok(Decision { route, source, metrics, loaded, ticket })
+    Ok(Decision { route, source, fault, metrics, loaded, ticket })
 }
 
 /// What a policy said, or why it said nothing.
@@ -182,9 +184,9 @@ pub(super) fn bind_decode(
     let policy = decision.loaded.as_ref().filter(|_| decision.source.is_a_policys());
     match policy.map(|policy| policy.bind_decode(facts, prefilled)) {
         Some(Ok(Some(row))) => return Some(row),
-        Some(Err(_)) => {
+        Some(Err(fault)) => {
             call.pool.metrics.fallback(Fallback::BindDecodeFault);
-            decision.source = Source::Fault;
+            (decision.source, decision.fault) = (Source::Fault, Some(fault.kind()));
             call.trail.note(|story, _| story.decided_by(Source::Fault));
         }
         Some(Ok(None)) | None => {}

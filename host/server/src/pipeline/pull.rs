@@ -217,7 +217,8 @@ fn bind_late(
         if let Some(row) = super::decide::bind_decode(call, &mut attempt.decision, &facts, &told) {
             let bound = Bound::to(attempt, prefill_row, row)?;
             let decision = &attempt.decision;
-            call.app.decisions.decode_bound(decision.ticket, bound.leg.worker(), decision.source);
+            let (decode, source) = (bound.leg.worker(), decision.source);
+            call.app.decisions.decode_bound(decision.ticket, decode, source, decision.fault);
             return Ok(bound);
         }
         if call.pool.pairs.open() == 0 {
