@@ -52,7 +52,10 @@ impl std::fmt::Display for Hook {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Fault {
     /// The guest stopped itself: a panic, a division by zero, an access out of bounds.
-    #[error("`{hook}` trapped: {trap}; a panic in the policy ends so, run its tests natively to find it")]
+    #[error(
+        "`{hook}` trapped: {trap}; a panic in the policy ends so, and so does std's clock, \
+         which a policy does not have; run its tests natively to find a panic"
+    )]
     Trap {
         /// Where.
         hook: Hook,

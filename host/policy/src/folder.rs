@@ -73,6 +73,9 @@ pub(crate) fn fingerprint(folder: &Path) -> Option<Vec<Fingerprint>> {
     Some(prints)
 }
 
+/// What configurations call the host's own policy, which has no file.
+const BUILTIN: &str = "builtin";
+
 /// The policies of a folder, in the order of their names. Fails if the folder is not there or not to be trusted.
 pub(crate) fn scan(folder: &Path) -> Result<Vec<Found>, OpenError> {
     let unreadable =
@@ -147,7 +150,7 @@ fn shown_name(name: &str) -> String {
 /// Refuses a file whose name no policy may have.
 pub(crate) fn check_name(path: &Path) -> Result<(), Refusal> {
     match stem(path) {
-        name if name == BINDINGS => Err(Refusal::ReservedName),
+        name if name == BINDINGS || name == BUILTIN => Err(Refusal::ReservedName),
         name if is_name(&name) => Ok(()),
         _ => Err(Refusal::BadName),
     }

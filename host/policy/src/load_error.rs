@@ -50,7 +50,10 @@ pub enum Refusal {
     )]
     BadName,
     /// Its settings would be the file that binds workloads.
-    #[error("is called `bindings`, and bindings.toml binds workloads to policies; give it another name")]
+    #[error(
+        "is called `bindings` or `builtin`: bindings.toml binds workloads to policies, and `builtin` is the host's own policy; \
+         give it another name"
+    )]
     ReservedName,
     /// Not WASM at all.
     #[error(

@@ -139,7 +139,7 @@ struct WrittenBinding {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "{ model, tenant, header, path_prefix }, any of them")]
 struct WrittenMatch {
     model: Option<Spanned<String>>,
     tenant: Option<Spanned<String>>,
@@ -148,7 +148,7 @@ struct WrittenMatch {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "{ name = \"...\", value = \"...\" }")]
 struct WrittenHeader {
     name: Spanned<String>,
     value: Spanned<String>,
@@ -166,7 +166,8 @@ fn parse(folder: &Path, text: &str) -> Result<Vec<Binding>, BindingsError> {
     let written: WrittenFile = toml::from_str(text).map_err(|error| {
         let form =
             "write [[workload]] tables with name, match = { model, tenant, header, path_prefix } and policy";
-        refused(error.span().map(|span| span.start), error.message().to_owned(), form.to_owned())
+        let what = error.message().replace("i64", "a whole number");
+        refused(error.span().map(|span| span.start), what, form.to_owned())
     })?;
     bindings(written).map_err(|(span, what, cure)| refused(Some(span.start), what, cure))
 }

@@ -166,7 +166,7 @@ pub enum Policy {
     ///
     /// States: `loaded`; `refused` (the file cannot be used, and no older version is in force); `missing` (a
     /// policy that should decide has no file, the built-in default decides); `put-aside` (it failed in more than 1% of its
-    /// last 1,000 calls: its last good version decides, else the built-in default); `removed-but-bound` (the file of a
+    /// last 1,000 calls, and at least 5 times: its last good version decides, else the built-in default); `removed-but-bound` (the file of a
     /// policy that decides is gone, its last good version stays in force).
     List(PolicyList),
     /// Show one policy of a running host in full: settings in force, bindings, calls, faults, earlier versions.
@@ -179,9 +179,10 @@ pub enum Policy {
     ///     sluice policy explain --last 5
     ///     sluice policy explain --request my-request-id
     ///
-    /// The host keeps the last 1,024. `source` says who decided: `policy`; the built-in default, since the policy
-    /// said so (`use-default`), failed (`fault`, with its kind), is not there (`not-loaded`) or is not configured
-    /// (`builtin`); or the policy, which refused the request (`reject`).
+    /// The host keeps the last 1,024. `decided by` says who: `policy`; its last good version, since the newest was put
+    /// aside (`last-good`); the built-in default, since the policy said so (`use-default`), failed (`fault`, with its
+    /// kind), was put aside (`put-aside`), is not there (`not-loaded`) or is not configured (`builtin`); or the policy,
+    /// which refused the request (`reject`).
     #[command(verbatim_doc_comment)]
     Explain(PolicyExplain),
     /// Do to policy files all that the host does before it puts them in force, and tell what came of it.

@@ -43,7 +43,7 @@ impl Verdict {
         self
     }
 
-    /// Adds a documented engine knob. Does nothing to answers that are not routes.
+    /// Adds an engine knob. Hosts leave out and count those that they do not document; none is documented yet. Does nothing to answers that are not routes.
     #[must_use]
     pub fn hint(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         if let Self::Route(route) = &mut self {

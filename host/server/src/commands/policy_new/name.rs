@@ -34,6 +34,8 @@ fn problem(name: &str) -> Option<&'static str> {
         Some("it must start with a letter")
     } else if name.ends_with('-') || name.contains("--") {
         Some("hyphens stand singly, between letters or digits")
+    } else if name == "bindings" || name == "builtin" {
+        Some("the host needs that name: for bindings.toml, or for its own policy")
     } else if TAKEN.split_whitespace().any(|taken| taken == name) {
         Some("Rust needs that word for itself")
     } else {
