@@ -46,7 +46,7 @@ struct Options {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// At least between two drops, in milliseconds.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 100)]
     every_ms: u64,
     /// Time that engines take, as a share of their stated speed's.
     #[arg(long, default_value_t = 0.01)]
