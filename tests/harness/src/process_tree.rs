@@ -40,6 +40,13 @@ impl ProcessTree {
         self.members().iter().filter_map(|pid| status_bytes(*pid, "VmHWM:")).sum()
     }
 
+    /// Executable pieces of memory that no file is behind: code compiled at run time.
+    pub fn code_pieces(self) -> usize {
+        let maps =
+            self.members().into_iter().filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/maps")).ok());
+        maps.map(|maps| maps.lines().filter(|line| is_code_without_file(line)).count()).sum()
+    }
+
     fn members(self) -> Vec<u32> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -75,6 +82,12 @@ fn parse_stat(text: &str) -> Option<Stat> {
     Some(Stat { parent: u32::try_from(number(4)?).ok()?, ticks: number(14)? + number(15)? })
 }
 
+/// Of `/proc/PID/maps`: addresses, permissions, offset, device, inode, and a name if there is one.
+fn is_code_without_file(line: &str) -> bool {
+    let mut fields = line.split_whitespace().skip(1);
+    fields.next().is_some_and(|permissions| permissions.contains('x')) && fields.nth(3).is_none()
+}
+
 fn status_bytes(pid: u32, line: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let figure = status.lines().find_map(|text| text.strip_prefix(line))?;
@@ -90,6 +103,21 @@ mod tests {
     fn a_name_may_hold_anything() {
         let stat = parse_stat("7 (a) b (c) S 3 7 7 0 -1 4194304 104 0 0 0 12 30 0 0 20 0 1").expect("a line");
         assert_eq!((stat.parent, stat.ticks), (3, 42));
+    }
+
+    #[test]
+    fn code_is_told_from_files_and_data() {
+        for (line, is_code) in [
+            ("7b8dac566000-7b8dac583000 r-xp 00000000 00:00 0 ", true),
+            ("7b8dac566000-7b8dac583000 rw-p 00000000 00:00 0 ", false),
+            ("7f9600b0a000-7f9600b0c000 r-xp 00000000 00:00 0                          [vdso]", false),
+            (
+                "7f960083d000-7f9600993000 r-xp 00026000 fe:00 326279                     /usr/lib/libc.so.6",
+                false,
+            ),
+        ] {
+            assert_eq!(is_code_without_file(line), is_code, "{line}");
+        }
     }
 
     #[test]
