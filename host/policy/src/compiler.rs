@@ -13,11 +13,12 @@ use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use crate::clock;
 use crate::load_error::Refusal;
 use crate::shown::shown;
 
-/// How long a look at the folder waits for one file to be compiled. A Rust policy takes a tenth of a second; a
-/// JavaScript engine of 10 MB half a minute, which goes on beside later looks.
+/// How long a look at the folder waits for its files to be compiled, all together: the swap comes after it. A Rust
+/// policy takes a tenth of a second; a JavaScript engine of 10 MB half a minute, which goes on beside later looks.
 pub const COMPILE_WAIT: Duration = Duration::from_secs(5);
 /// Files that are compiled at a time, beside the one that is waited for: each takes a core, and up to some hundred MB.
 /// Once that one turns out slow too, further files wait until one of them is done.
@@ -40,19 +41,32 @@ struct Compiling {
 pub(crate) struct Compiler {
     /// Whether somebody else waits meanwhile.
     hurried: AtomicBool,
+    /// What is left of this look's [`COMPILE_WAIT`].
+    patience: Mutex<Duration>,
     /// Those that nobody waits for any more, by the digest of what is compiled.
     slow: Mutex<BTreeMap<[u8; 32], Compiling>>,
 }
 
 impl Compiler {
-    /// From now on no file is waited for longer than [`COMPILE_WAIT`].
+    /// A look at the folder begins.
+    pub(crate) fn look(&self) {
+        *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = COMPILE_WAIT;
+    }
+
+    /// From now on no look waits longer than [`COMPILE_WAIT`].
     pub(crate) fn hurry(&self) {
         self.hurried.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn component(&self, engine: &Engine, bytes: Vec<u8>) -> Result<Component, Refusal> {
-        let wait = self.hurried.load(Ordering::Relaxed).then_some(COMPILE_WAIT);
-        self.compile_within(wait, engine, bytes)
+        if !self.hurried.load(Ordering::Relaxed) {
+            return self.compile_within(None, engine, bytes);
+        }
+        let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = clock::monotonic();
+        let component = self.compile_within(Some(*patience), engine, bytes);
+        *patience = patience.saturating_sub(clock::monotonic().saturating_sub(began));
+        component
     }
 
     fn compile_within(
@@ -155,6 +169,15 @@ mod tests {
             assert!(running <= SLOW_COMPILES_MAX + 1 && slow.len() <= SLOW_COMPILES_MAX + 1 + RESULTS_MAX);
         }
         looked_for(&compiler, &engine, &bytes(7));
+    }
+
+    #[test]
+    fn a_look_has_one_patience_for_all_its_files() {
+        let (compiler, engine) = (Compiler::default(), Engine::default());
+        compiler.hurry();
+        compiler.look();
+        compiler.component(&engine, bytes(2)).expect("seconds are enough");
+        assert!(*compiler.patience.lock().unwrap() < COMPILE_WAIT);
     }
 
     #[test]

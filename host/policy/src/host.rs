@@ -52,6 +52,8 @@ pub struct PolicyHost {
     told: ArcSwap<Vec<Told>>,
     /// The same of the bindings.
     bindings_told: ArcSwap<Option<String>>,
+    /// The same of the folder itself.
+    folder_told: ArcSwap<Option<String>>,
     /// Held for as long as one look at the folder takes; never by a request.
     records: Mutex<State>,
 }
@@ -99,6 +101,7 @@ impl PolicyHost {
             observer,
             told: ArcSwap::default(),
             bindings_told: ArcSwap::default(),
+            folder_told: ArcSwap::default(),
             records: Mutex::new(State {
                 records,
                 bindings: Bindings::default(),
@@ -158,6 +161,11 @@ impl PolicyHost {
         self.engine.cache.as_ref().map(ComponentCache::status)
     }
 
+    /// Why the folder cannot be used, if it cannot: then everything stays as it is. The sentence for people.
+    pub fn folder_refusal(&self) -> Option<String> {
+        (**self.folder_told.load()).clone()
+    }
+
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
     pub fn reload(&self) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,6 +175,7 @@ impl PolicyHost {
             Err(error) => return self.folder_refused(&mut state, &error),
         };
         state.folder_error = None;
+        self.folder_told.store(Arc::default());
         let mut outcome = ReloadOutcome::default();
         let (read, rebound) = self.read_until_still(&mut found, seen, &mut state);
         let refused = self.load_new(&found, read, &mut state.records, &mut outcome);
@@ -237,12 +246,10 @@ impl PolicyHost {
             self.observer.folder_refused(error);
             state.folder_error = Some(message.clone());
         }
+        let told = format!("{message}; {}", error.cure());
+        self.folder_told.store(Arc::new(Some(told.clone())));
         let generation = self.generation().number;
-        ReloadOutcome {
-            generation,
-            folder_error: Some(format!("{message}; {}", error.cure())),
-            ..ReloadOutcome::default()
-        }
+        ReloadOutcome { generation, folder_error: Some(told), ..ReloadOutcome::default() }
     }
 
     /// Reads all files, and again if they changed meanwhile: in moments, before any is compiled. `found` is what was there
@@ -285,6 +292,7 @@ impl PolicyHost {
         outcome: &mut ReloadOutcome,
     ) -> Vec<(String, LoadError)> {
         let mut news = Vec::new();
+        self.engine.compiler.look();
         for (found, read) in found.iter().zip(read) {
             if records.rank(&found.name) == usize::MAX {
                 // Who decides is waited for at the start, however long compiling takes; nobody else is.

@@ -5,6 +5,13 @@ use std::path::Path;
 /// Longest piece of somebody else's text in a sentence of ours, bytes.
 pub(crate) const SHOWN_BYTES_MAX: usize = 512;
 
+/// What would end a line, or turn the reading direction of what follows.
+fn is_unfit(character: char) -> bool {
+    let turns =
+        matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    character.is_control() || turns || matches!(character, '\u{2028}' | '\u{2029}')
+}
+
 /// The text without control characters, cut if it is long.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(SHOWN_BYTES_MAX));
@@ -13,7 +20,7 @@ pub(crate) fn shown(text: &str) -> String {
             shown.push_str("...");
             break;
         }
-        if character.is_control() {
+        if is_unfit(character) {
             shown.extend(character.escape_default());
         } else {
             shown.push(character);
@@ -24,7 +31,7 @@ pub(crate) fn shown(text: &str) -> String {
 
 /// The path as people write it. It is not cut: the system bounds it, and people have to find the file.
 pub(crate) fn shown_path(path: &Path) -> String {
-    let escaped = |character: char| character.is_control().then(|| character.escape_default().to_string());
+    let escaped = |character: char| is_unfit(character).then(|| character.escape_default().to_string());
     path.to_string_lossy()
         .chars()
         .map(|character| escaped(character).unwrap_or_else(|| character.to_string()))
@@ -38,6 +45,7 @@ mod tests {
     #[test]
     fn text_stays_on_one_line_and_is_cut() {
         assert_eq!(shown("plain, \u{e9}"), "plain, \u{e9}");
+        assert_eq!(shown("\u{202e}gnp"), "\\u{202e}gnp");
         assert_eq!(shown("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
         let long = shown(&"\u{e9}".repeat(100_000));
         assert!(long.len() <= SHOWN_BYTES_MAX + 5 && long.ends_with("\u{e9}..."), "{} bytes", long.len());

@@ -23,6 +23,7 @@ pub fn list(app: &App) -> Response<ResponseBody> {
         "generation": app.policies.generation().number,
         "default": app.config.policy.default,
         "folder": app.config.policy.folder,
+        "folder_refusal": app.policies.folder_refusal(),
         "cache": app.policies.cache_status(),
         "policies": status(app),
         "bindings": app.policies.bindings(),

@@ -21,6 +21,9 @@ pub fn tell_missing(telemetry: &Telemetry, policy: &str, folder: &Path) {
     });
 }
 
+/// The folder itself among refused files: no policy is called so.
+const FOLDER: &str = "(folder)";
+
 fn missing_key(policy: &str) -> String {
     format!("policy not loaded {policy}")
 }
@@ -115,6 +118,7 @@ impl Observer for PolicyEvents {
     }
 
     fn folder_refused(&self, error: &OpenError) {
+        self.telemetry.metrics.refused(FOLDER);
         tracing::error!("policies stay as they are: {error}; cure: {}", error.cure());
     }
 

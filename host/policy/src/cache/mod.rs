@@ -131,18 +131,24 @@ impl ComponentCache {
         pending.push((self.entry_name(digest), component.clone()));
     }
 
-    /// Writes what was noted, and removes what is one too many. Not called before what was loaded is in force: nobody
-    /// waits for a disk.
+    /// Writes what was noted, and removes what is one too many. Called once what was loaded is in force: no swap waits
+    /// for a disk.
     pub(crate) fn write_down(&self) {
         let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         if pending.is_empty() {
             return;
         }
-        let written = PrivateFolder::make(&self.folder).and_then(|folder| {
-            pending.iter().try_for_each(|(name, component)| write(&folder, name, component))?;
-            self.make_room(&folder)
-        });
-        if let Err(trouble) = written {
+        let folder = match PrivateFolder::make(&self.folder) {
+            Ok(folder) => folder,
+            Err(trouble) => return self.tell(used(&self.folder, trouble)),
+        };
+        // Each on its own: one that cannot be written does not keep out the others.
+        for (name, component) in &pending {
+            if let Err(trouble) = write(&folder, name, component) {
+                self.tell(used(&self.folder.join(name), trouble));
+            }
+        }
+        if let Err(trouble) = self.make_room(&folder) {
             self.tell(used(&self.folder, trouble));
         }
     }

@@ -210,10 +210,16 @@ fn a_folder_in_trouble_changes_nothing() {
     assert!(outcome.folder_error.is_some_and(|error| error.contains("; run `chmod o-w ")));
     bench.host.reload();
     assert_eq!(bench.log.take(), ["folder refused"], "told once");
+    assert!(
+        bench.host.folder_refusal().is_some_and(|refusal| refusal.contains("; run `chmod o-w ")),
+        "and shown"
+    );
     std::fs::rename(bench.path(), bench.path().with_extension("away")).unwrap();
     assert!(bench.host.reload().folder_error.is_some());
     assert!(bench.host.generation().default_policy().is_some());
     std::fs::rename(bench.path().with_extension("away"), bench.path()).unwrap();
+    std::fs::set_permissions(bench.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!((bench.host.reload().folder_error, bench.host.folder_refusal()), (None, None));
 }
 
 #[test]

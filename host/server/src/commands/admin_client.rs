@@ -1,6 +1,6 @@
 //! Asking a running host's admin listener.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -48,7 +48,13 @@ fn ask(host: &AdminHost, method: &str, path: &str) -> Result<String, String> {
         Ok(answer)
     };
     let cure = "is the host running? Its admin address is server.admin_listen; pass another with --admin";
-    let answer = exchange().map_err(|error| format!("cannot ask {admin}: {error}\n  cure: {cure}"))?;
+    let answer = exchange().map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            let within = ADMIN_TIMEOUT.as_secs();
+            format!("{admin} gave no answer within {within} s\n  cure: it is busy, stopped, or another program; ask again")
+        }
+        _ => format!("cannot ask {admin}: {error}\n  cure: {cure}"),
+    })?;
     let (head, body) =
         answer.split_once("\r\n\r\n").ok_or_else(|| format!("{admin} answered what is no HTTP"))?;
     let status = head.lines().next().unwrap_or_default();

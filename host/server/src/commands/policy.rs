@@ -44,6 +44,8 @@ struct Listing {
     policies: Vec<Listed>,
     #[serde(default)]
     bindings: Bindings,
+    #[serde(default)]
+    folder_refusal: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -125,6 +127,9 @@ fn list(host: &AdminHost) -> Result<ExitCode, String> {
             faults.join(", "),
             why(policy),
         ]);
+    }
+    if let Some(refusal) = &listing.folder_refusal {
+        say(&format!("all stays as it is: {}\n", one_line(refusal)));
     }
     say(&format!("generation {}\n{table}", listing.generation));
     if let Some(refusal) = &listing.bindings.refusal {

@@ -1,5 +1,6 @@
 //! Prometheus metrics. Names follow Prometheus' conventions: base units, `_total` for counters.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +12,7 @@ use sluice_core::facts::Role;
 use sluice_core::kv_proof::Verdict;
 
 use super::families::{Policies, Requests, Spans, Tasks, Tls, Workers};
-use super::pool_metrics::{NONE, PoolMetrics};
+use super::pool_metrics::{NONE, OTHERS, POLICIES_LABELLED, PoolMetrics};
 use super::span_metrics::SpanMetrics;
 use super::worker_metrics::WorkerMetrics;
 
@@ -26,6 +27,8 @@ pub struct Metrics {
     tasks: Tasks,
     no_pool: Arc<PoolMetrics>,
     spans: SpanMetrics,
+    /// Names of policies that have series of their own. Names are files' and bindings', which come and go.
+    labelled: Mutex<BTreeSet<String>>,
 }
 
 impl Default for Metrics {
@@ -41,6 +44,7 @@ impl Default for Metrics {
             tls: Tls::register(&mut registry),
             tasks: Tasks::register(&mut registry),
             spans: SpanMetrics::resolve(&Spans::register(&mut registry)),
+            labelled: Mutex::default(),
             registry: Mutex::new(registry),
         }
     }
@@ -67,23 +71,32 @@ impl Metrics {
         &self.spans
     }
 
+    /// The policy's name, or that of all beyond the first [`POLICIES_LABELLED`].
+    fn label(&self, policy: &str) -> String {
+        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_own = labelled.contains(policy)
+            || (labelled.len() < POLICIES_LABELLED && labelled.insert(policy.to_owned()));
+        if has_own { policy } else { OTHERS }.to_owned()
+    }
+
     /// A policy call failed.
     pub fn policy_fault(&self, policy: &str, hook: &str, kind: &str) {
         self.policies
             .faults
-            .get_or_create(&[("policy", policy.into()), ("hook", hook.into()), ("kind", kind.into())])
+            .get_or_create(&[("policy", self.label(policy)), ("hook", hook.into()), ("kind", kind.into())])
             .inc();
     }
 
     /// Lets the series of the deciding policy stand at 0, so that an alert on their rates sees the first fault.
     pub fn expect_policy(&self, policy: &str) {
+        let policy = self.label(policy);
         for kind in sluice_policy::FAULT_KINDS {
             let hook = sluice_policy::Hook::Route.name();
-            let labels = [("policy", policy.into()), ("hook", hook.into()), ("kind", kind.into())];
+            let labels = [("policy", policy.clone()), ("hook", hook.into()), ("kind", kind.into())];
             drop(self.policies.faults.get_or_create(&labels));
         }
-        drop(self.policies.refusals.get_or_create(&[("policy", policy.into())]));
-        drop(self.policies.put_aside.get_or_create(&[("policy", policy.into())]));
+        drop(self.policies.refusals.get_or_create(&[("policy", policy.clone())]));
+        drop(self.policies.put_aside.get_or_create(&[("policy", policy)]));
     }
 
     /// A policy set is in force.
@@ -99,12 +112,12 @@ impl Metrics {
 
     /// A policy file was refused.
     pub fn refused(&self, policy: &str) {
-        self.policies.refusals.get_or_create(&[("policy", policy.into())]).inc();
+        self.policies.refusals.get_or_create(&[("policy", self.label(policy))]).inc();
     }
 
     /// A policy failed too often.
     pub fn put_aside(&self, policy: &str) {
-        self.policies.put_aside.get_or_create(&[("policy", policy.into())]).inc();
+        self.policies.put_aside.get_or_create(&[("policy", self.label(policy))]).inc();
     }
 
     /// New certificate files were found: taken or refused.
@@ -170,6 +183,23 @@ mod tests {
     use sluice_core::failure::Failure;
 
     use crate::telemetry::labels::{Outcome, Phase, Source};
+
+    #[test]
+    fn policies_beyond_the_bound_share_one_series() {
+        let metrics = Metrics::default();
+        for number in 0..POLICIES_LABELLED + 5 {
+            metrics.refused(&format!("adaptive-{number}"));
+        }
+        metrics.refused("adaptive-0");
+        let text = metrics.encode();
+        let series = || text.lines().filter(|line| line.starts_with("sluice_policy_refusals_total{"));
+        assert_eq!(series().count(), POLICIES_LABELLED + 1);
+        assert!(series().any(|line| line == r#"sluice_policy_refusals_total{policy="others"} 5"#), "{text}");
+        assert!(
+            series().any(|line| line == r#"sluice_policy_refusals_total{policy="adaptive-0"} 2"#),
+            "{text}"
+        );
+    }
 
     #[test]
     fn the_exposition_names_what_was_counted() {

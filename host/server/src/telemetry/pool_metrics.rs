@@ -18,11 +18,11 @@ use crate::request::Endpoint;
 pub const NONE: &str = "none";
 
 /// Stands for the policies beyond [`POLICIES_LABELLED`].
-const OTHERS: &str = "others";
+pub(super) const OTHERS: &str = "others";
 
 /// Policy names with figures of their own in one pool: 4 times as many as a folder may hold at once. Names come and go
 /// with files, and each that decided keeps its series for good.
-const POLICIES_LABELLED: usize = 256;
+pub(super) const POLICIES_LABELLED: usize = 256;
 
 /// One pool's.
 #[derive(Debug)]
