@@ -5,8 +5,8 @@ use std::panic::resume_unwind;
 
 use tokio::task::spawn_blocking;
 
-/// Bytes from which reading JSON counts as long. A prompt is crossed at memory speed, but a text made of brackets takes
-/// some 10 ns a byte: 3 ms here, a fifth of a second for the longest body taken by default.
+/// Bytes from which reading JSON counts as long. A prompt is crossed at memory speed, but a text made of brackets
+/// takes some nanoseconds for each byte, which is long for the longest body taken by default, 16 MiB.
 pub const LONG_FROM_BYTES: usize = 256 * 1024;
 
 /// Whether work on so many bytes is done at once.
