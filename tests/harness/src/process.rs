@@ -1,8 +1,9 @@
 //! A child process: its first line is awaited, its log is kept, and it ends with its owner.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -174,6 +175,22 @@ pub async fn stop_signal() {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+    }
+}
+
+/// Runs a tool until it ends or is told to stop, and says how the process exits: well only if all was as it should be.
+pub async fn exit_code_of<E: Display>(run: impl Future<Output = Result<bool, E>>) -> ExitCode {
+    let ended = tokio::select! {
+        ended = run => ended.map_err(|error| format!("{error:#}")),
+        () = stop_signal() => Err("stopped before the end".to_owned()),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
-use sluice_harness::process::stop_signal;
+use sluice_harness::process::exit_code_of;
 use sluice_harness::quantiles::quantile_ms;
 use sluice_harness::table::Table;
 use sluice_harness::{Ask, Client, Fleet, FleetPlan, PolicyFile, budget};
@@ -65,18 +65,7 @@ struct Asked {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    let ended = tokio::select! {
-        ended = bench(&options) => ended,
-        () = stop_signal() => Err(anyhow::anyhow!("stopped before the end")),
-    };
-    match ended {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code_of(bench(&options)).await
 }
 
 async fn bench(options: &Options) -> anyhow::Result<bool> {

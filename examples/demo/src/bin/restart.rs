@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use serde_json::Value;
-use sluice_harness::process::{Process, address_after, stop_signal};
+use sluice_harness::process::{Process, address_after, exit_code_of};
 use sluice_harness::quantiles::quantile_ms;
 use sluice_harness::table::Table;
 use sluice_harness::{Client, HostPlan, Mode, PolicyFile, budget};
@@ -45,18 +45,7 @@ struct Options {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    let ended = tokio::select! {
-        ended = timeout(RUN_WITHIN, bench(&options)) => ended.unwrap_or_else(|late| Err(late.into())),
-        () = stop_signal() => Err(anyhow::anyhow!("stopped before the end")),
-    };
-    match ended {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code_of(async { timeout(RUN_WITHIN, bench(&options)).await? }).await
 }
 
 async fn bench(options: &Options) -> anyhow::Result<bool> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Parser;
 use sluice_endurance::checked_load::{self, Tally};
-use sluice_harness::process::stop_signal;
+use sluice_harness::process::exit_code_of;
 use sluice_harness::progress::Progress;
 use sluice_harness::{FleetPlan, PolicyFile, budget};
 use tokio::time::{Instant, timeout};
@@ -49,18 +49,7 @@ struct Options {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    let ended = tokio::select! {
-        ended = timeout(RUN_WITHIN, bench(&options)) => ended.unwrap_or_else(|late| Err(late.into())),
-        () = stop_signal() => Err(anyhow::anyhow!("stopped before the end")),
-    };
-    match ended {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code_of(async { timeout(RUN_WITHIN, bench(&options)).await? }).await
 }
 
 async fn bench(options: &Options) -> anyhow::Result<bool> {

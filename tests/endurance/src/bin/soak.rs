@@ -9,7 +9,7 @@ use clap::Parser;
 use sluice_endurance::checked_load::{self, Tally};
 use sluice_endurance::engines::Engines;
 use sluice_endurance::memory::{self, Sample};
-use sluice_harness::process::stop_signal;
+use sluice_harness::process::exit_code_of;
 use sluice_harness::{Host, HostPlan, Mode, PolicyFile, ProcessTree, budget, until};
 use tokio::time::{Instant, interval};
 
@@ -68,18 +68,7 @@ struct Options {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    let ended = tokio::select! {
-        ended = soak(&options) => ended,
-        () = stop_signal() => Err(anyhow::anyhow!("stopped before the end")),
-    };
-    match ended {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code_of(soak(&options)).await
 }
 
 async fn soak(options: &Options) -> anyhow::Result<bool> {

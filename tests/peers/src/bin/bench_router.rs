@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use sluice_harness::process::stop_signal;
+use sluice_harness::process::exit_code_of;
 use sluice_peers::cases::{CASES, Case, Mode};
 use sluice_peers::peer::{Engines, KINDS, Kind, Peer, sluice_binary};
 use sluice_peers::rounds::{self, Plan};
@@ -51,18 +51,7 @@ struct Options {
 async fn main() -> ExitCode {
     let options = Options::parse();
     sluice_peers::descriptors::raise_limit();
-    let ended = tokio::select! {
-        ended = bench(&options) => ended,
-        () = stop_signal() => Err(anyhow::anyhow!("stopped before the end")),
-    };
-    match ended {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code_of(async { bench(&options).await.map(|failed| failed == 0) }).await
 }
 
 /// Returns how many requests the Sluice host failed.

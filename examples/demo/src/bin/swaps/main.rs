@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use sluice_harness::process::stop_signal;
+use sluice_harness::process::exit_code_of;
 use sluice_harness::{FleetPlan, PolicyFile, ProcessTree};
 use tokio::sync::watch;
 
@@ -64,18 +64,7 @@ struct Seen {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    let ended = tokio::select! {
-        ended = bench(&options) => ended,
-        () = stop_signal() => Err(anyhow::anyhow!("stopped before the end")),
-    };
-    match ended {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code_of(bench(&options)).await
 }
 
 async fn bench(options: &Options) -> anyhow::Result<bool> {
