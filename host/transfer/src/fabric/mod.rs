@@ -1,0 +1,1 @@
+//! What copies bytes from one memory to another.

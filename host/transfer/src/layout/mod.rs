@@ -1,0 +1,1 @@
+//! Which bytes of one engine are which bytes of another.

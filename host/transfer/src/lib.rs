@@ -1,0 +1,8 @@
+//! The KV transfer core: moves KV blocks between the memory of engines.
+//!
+//! [`protocol`] decides, [`layout`] says which bytes, [`memory`] owns them, [`fabric`] copies.
+
+pub mod fabric;
+pub mod layout;
+pub mod memory;
+pub mod protocol;

@@ -1,0 +1,1 @@
+//! KV memory, and who may use which block of it.

@@ -1,0 +1,1 @@
+//! What a transfer and a hold go through, as pure state machines.
