@@ -17,7 +17,9 @@ const AFFINITY_MS: f32 = 0.5;
 const RETRY_MS: f32 = 1_000.0;
 
 /// Workers that are looked at together.
-pub const BLOCK: usize = 16;
+pub const BLOCK: usize = 8;
+/// A bit for each.
+pub const ALL: u32 = (1 << BLOCK) - 1;
 
 /// The request's side of all costs, worked out once.
 pub struct Costs {
@@ -52,9 +54,11 @@ impl Costs {
     }
 
     /// Which workers of a block could still be chosen, once there is a pair to beat: those whose queues alone do not
-    /// cost more, and those that have nearly all of the prompt. Column by column, so that the compiler takes several
-    /// workers at a time. `None` at the end of the table, where there is no whole block.
-    pub fn worth(&self, table: &Workers, from: usize, to_beat: &Pair<'_>) -> Option<[bool; BLOCK]> {
+    /// cost more, and those that have nearly all of the prompt. One bit a worker, the first one's the lowest. Column by
+    /// column, so that the compiler takes several workers at a time, and with the costs multiplied out: no division, and
+    /// few results that a host has to look at for being a number. `None` at the end of the table, where there is no whole
+    /// block.
+    pub fn worth(&self, table: &Workers, from: usize, to_beat: &Pair<'_>) -> Option<u32> {
         let (role, group) = (block(&table.role, from)?, block(&table.group, from)?);
         let (backlog, cached) =
             (block(&table.prefill_backlog_tokens, from)?, block(&table.cached_tokens, from)?);
@@ -62,19 +66,21 @@ impl Costs {
         let (rate, step) = (block(&table.prefill_tokens_per_s, from)?, block(&table.decode_step_ms, from)?);
         let nearly_all = self.prompt_tokens.saturating_sub(self.near_tokens);
         let (pair_group, prefill) = (to_beat.prefill.group(), Role::Prefill.number());
-        let (mut prefilling, mut decoding) = ([0.0; BLOCK], [0.0; BLOCK]);
-        for at in 0..BLOCK {
-            let uncached = self.prompt_tokens.saturating_sub(cached[at]);
-            prefilling[at] = self.computing_ms(backlog[at], uncached, rate[at]) - to_beat.prefill_cost;
-            decoding[at] = self.generating_ms(running[at], waiting[at], step[at]) - to_beat.decode_cost;
-        }
+        let most_prefilling = (to_beat.prefill_cost + AFFINITY_MS) / 1_000.0;
+        let most_decoding = (to_beat.decode_cost + AFFINITY_MS) * STEP_DOUBLING_REQUESTS / self.output_tokens;
         let mut worth = [false; BLOCK];
         for at in 0..BLOCK {
-            let too_much = if role[at] == prefill { prefilling[at] } else { decoding[at] };
-            let is_far = cached[at] < nearly_all;
-            worth[at] = !((too_much > AFFINITY_MS) & is_far & (group[at] == pair_group));
+            let uncached = self.prompt_tokens.saturating_sub(cached[at]);
+            let tokens = signed(backlog[at].saturating_add(uncached));
+            let requests = signed(running[at].saturating_add(waiting[at])) + STEP_DOUBLING_REQUESTS;
+            let prefills_late =
+                tokens > most_prefilling * measured_or(rate[at], self.assumed_prefill_tokens_per_s);
+            let decodes_late = requests * measured_or(step[at], self.assumed_decode_step_ms) > most_decoding;
+            let is_prefill = role[at] == prefill;
+            let is_late = (is_prefill & prefills_late) | (!is_prefill & decodes_late);
+            worth[at] = !(is_late & (cached[at] < nearly_all) & (group[at] == pair_group));
         }
-        Some(worth)
+        Some((0..BLOCK).fold(0, |bits, at| bits | u32::from(worth[at]) << at))
     }
 
     /// Whether so little is uncached that the worker may do both.
@@ -135,6 +141,11 @@ impl Costs {
     fn token_ms(&self, tokens_per_s: f32) -> f32 {
         1_000.0 / measured_or(tokens_per_s, self.assumed_prefill_tokens_per_s)
     }
+}
+
+/// A count, up to what a signed number holds: as such it is made a float in one step, not in seven.
+fn signed(count: u32) -> f32 {
+    count.min(i32::MAX as u32) as i32 as f32
 }
 
 /// A whole block of a column.

@@ -13,7 +13,7 @@ use sluice_policy_sdk::{
     Facts, Policy, Prefilled, Retention, Role, Row, TurnEnd, Verdict, Worker, export, settings,
 };
 
-use cost::{BLOCK, Costs};
+use cost::{ALL, BLOCK, Costs};
 
 settings! {
     /// What the cost model assumes, and where its lines are.
@@ -56,13 +56,17 @@ impl<'a> Best<'a> {
     fn of(facts: &'a Facts, costs: &Costs) -> Self {
         let nobody = Least::new(facts.seed);
         let mut best = Self { pairs: Pairs::new(facts.seed), alone: nobody, near: nobody };
-        let mut workers = facts.workers();
-        for from in (0..workers.len()).step_by(BLOCK) {
+        for from in (0..facts.workers.id.len()).step_by(BLOCK) {
             let to_beat = best.pairs.of_one_group();
             let worth = to_beat.and_then(|pair| costs.worth(&facts.workers, from, &pair));
-            let block = workers.by_ref().take(BLOCK).zip(worth.unwrap_or([true; BLOCK]));
-            for (worker, _) in block.filter(|(worker, worth)| *worth && worker.takes_work()) {
-                best.offer(worker, costs, to_beat.is_some());
+            let mut left = worth.unwrap_or(ALL);
+            while left != 0 {
+                let row = from + left.trailing_zeros() as usize;
+                left &= left - 1;
+                let worker = facts.worker(row as Row);
+                if let Some(worker) = worker.filter(|worker| worker.takes_work()) {
+                    best.offer(worker, costs, to_beat.is_some());
+                }
             }
         }
         best
