@@ -1,5 +1,6 @@
 //! Policies as files: broken ones are refused with their own reason and change nothing, good ones decide at once.
 
+use sluice_harness::process::run_to_end;
 use sluice_harness::{Ask, Fleet, FleetPlan, PolicyFile, until};
 use sluice_sim::words;
 
@@ -221,4 +222,18 @@ async fn a_version_that_comes_back_is_not_compiled_again() {
     let ended =
         sluice_harness::process::run_to_end(&["policy", "list", "--admin", &admin], SOON).await.unwrap();
     assert!(ended.stdout.contains("cached, "), "{}", ended.stdout);
+}
+
+/// Compiling is felt by no request: it happens in a process of its own, which tells by its exit what it has against a
+/// file.
+#[tokio::test]
+async fn policies_are_compiled_elsewhere() {
+    let fleet = FleetPlan::unified(1).decided_by(tagged("good")).start().await.unwrap();
+    assert_eq!(reason(&fleet).await, policy("good"));
+    let metrics = fleet.host.metrics().await.unwrap();
+    assert_eq!(metrics.sum("sluice_policies_compiled_inside_total", &[]), 0.0);
+
+    let ended = run_to_end(&["compile-policy"], SOON).await.unwrap();
+    assert_eq!(ended.code, Some(1), "an empty component: {}", ended.stdout);
+    assert!(!ended.stderr.trim().is_empty() && ended.stdout.is_empty(), "{}", ended.stderr);
 }

@@ -1,11 +1,12 @@
-//! Compiles components, and has nobody wait for one that takes long: the policies that changed with it, or after it,
+//! Has components compiled, and nobody wait for one that takes long: the policies that changed with it, or after it,
 //! are not to be held up by the largest file of the folder.
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -14,8 +15,11 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use crate::clock;
+use crate::compile_process::{self, NotCompiled};
 use crate::load_error::Refusal;
+use crate::observer::Observer;
 use crate::shown::shown;
+use crate::trusted_code::{self, TrustedCode};
 
 /// How long a look at the folder waits for its files to be compiled, all together: the swap comes after it. A Rust
 /// policy takes a tenth of a second; a JavaScript engine of 10 MB half a minute, which goes on beside later looks.
@@ -32,13 +36,23 @@ const STACK_BYTES: usize = 8 * 1024 * 1024;
 struct Compiling {
     /// Counts up: the higher, the later it was asked for.
     asked: u64,
-    result: Receiver<wasmtime::Result<Component>>,
+    result: Receiver<Result<Component, Refusal>>,
     thread: JoinHandle<()>,
 }
 
+/// Where compiling happens.
+#[derive(Clone)]
+struct Place {
+    /// The program that compiles, in a process of its own; `None` compiles in this one.
+    program: Option<PathBuf>,
+    observer: Arc<dyn Observer>,
+    /// Why the last one was compiled in this process although there is a program for it.
+    trouble: Arc<Mutex<Option<String>>>,
+}
+
 /// The compiler, and what it is at.
-#[derive(Debug, Default)]
 pub(crate) struct Compiler {
+    place: Place,
     /// Whether somebody else waits meanwhile.
     hurried: AtomicBool,
     /// What is left of this look's [`COMPILE_WAIT`].
@@ -48,6 +62,26 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
+    /// `program` compiles, called as [`compile_process::COMPILE_COMMAND`]; without one this process does.
+    pub(crate) fn new(program: Option<PathBuf>, observer: Arc<dyn Observer>) -> Self {
+        Self {
+            place: Place { program, observer, trouble: Arc::default() },
+            hurried: AtomicBool::default(),
+            patience: Mutex::default(),
+            slow: Mutex::default(),
+        }
+    }
+
+    /// Compiles in this process.
+    pub(crate) fn inside() -> Self {
+        Self::new(None, Arc::new(()))
+    }
+
+    /// Why the last policy was compiled in this process although it should not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.place.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// A look at the folder begins.
     pub(crate) fn look(&self) {
         *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = COMPILE_WAIT;
@@ -75,7 +109,7 @@ impl Compiler {
         engine: &Engine,
         bytes: Vec<u8>,
     ) -> Result<Component, Refusal> {
-        let Some(wait) = wait else { return compiled(Component::from_binary(engine, &bytes)) };
+        let Some(wait) = wait else { return self.place.compiled(engine, &bytes) };
         let digest = Sha256::digest(&bytes).into();
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         // Only the first look waits: later ones are for what else changed.
@@ -86,11 +120,11 @@ impl Compiler {
                 if running > SLOW_COMPILES_MAX {
                     return Err(Refusal::StillCompiling);
                 }
-                (spawn(engine.clone(), bytes)?, wait)
+                (spawn(self.place.clone(), engine.clone(), bytes)?, wait)
             }
         };
         match compiling.result.recv_timeout(wait) {
-            Ok(result) => compiled(result),
+            Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => {
                 forget_one_too_many(&mut slow);
                 let looks = slow.values().map(|compiling| compiling.asked).max().unwrap_or(0);
@@ -116,20 +150,46 @@ fn forget_one_too_many(slow: &mut BTreeMap<[u8; 32], Compiling>) {
     }
 }
 
-/// It inherits the low priority of the thread that looks at the folder.
-fn spawn(engine: Engine, bytes: Vec<u8>) -> Result<Compiling, Refusal> {
+impl Place {
+    fn note(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    fn compiled(&self, engine: &Engine, bytes: &[u8]) -> Result<Component, Refusal> {
+        if let Some(program) = &self.program {
+            let loaded = compile_process::compile(program, bytes).and_then(|artefact| {
+                let code = TrustedCode::vouched_for(&artefact.0);
+                trusted_code::component(code, engine).map_err(|error| {
+                    NotCompiled::NoProcess(format!("{}: gave no code: {error:#}", program.display()))
+                })
+            });
+            match loaded {
+                Ok(component) => {
+                    self.note(None);
+                    return Ok(component);
+                }
+                Err(NotCompiled::Refused(refusal)) => return Err(refusal),
+                Err(NotCompiled::NoProcess(why)) => {
+                    let why = shown(&why);
+                    self.observer.compiled_inside(&why);
+                    self.note(Some(why));
+                }
+            }
+        }
+        Component::from_binary(engine, bytes)
+            .map_err(|error| Refusal::NotUsable { step: "compiled", detail: shown(&format!("{error:#}")) })
+    }
+}
+
+fn spawn(place: Place, engine: Engine, bytes: Vec<u8>) -> Result<Compiling, Refusal> {
     let (send, result) = channel();
     let thread = Builder::new()
         .name("policy-compiler".to_owned())
         .stack_size(STACK_BYTES)
         // Nobody to send it to: the host has ended.
-        .spawn(move || drop(send.send(Component::from_binary(&engine, &bytes))))
+        .spawn(move || drop(send.send(place.compiled(&engine, &bytes))))
         .map_err(|error| Refusal::Unreadable(format!("no thread to compile it on: {error}")))?;
     Ok(Compiling { asked: 0, result, thread })
-}
-
-fn compiled(result: wasmtime::Result<Component>) -> Result<Component, Refusal> {
-    result.map_err(|error| Refusal::NotUsable { step: "compiled", detail: shown(&format!("{error:#}")) })
 }
 
 #[cfg(test)]
@@ -153,14 +213,14 @@ mod tests {
 
     #[test]
     fn what_takes_long_is_taken_at_a_later_look() {
-        let (compiler, engine) = (Compiler::default(), Engine::default());
+        let (compiler, engine) = (Compiler::inside(), Engine::default());
         assert!(looked_for(&compiler, &engine, &bytes(1)) >= 1);
         assert!(compiler.slow.lock().unwrap().is_empty(), "it is taken once");
     }
 
     #[test]
     fn only_so_many_are_compiled_at_a_time_and_the_forgotten_make_room() {
-        let (compiler, engine) = (Compiler::default(), Engine::default());
+        let (compiler, engine) = (Compiler::inside(), Engine::default());
         for tag in 0..16 {
             // Asked for once; its file is gone at the next look.
             let _ = compiler.compile_within(Some(Duration::ZERO), &engine, bytes(tag));
@@ -173,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_look_has_one_patience_for_all_its_files() {
-        let (compiler, engine) = (Compiler::default(), Engine::default());
+        let (compiler, engine) = (Compiler::inside(), Engine::default());
         compiler.hurry();
         compiler.look();
         compiler.component(&engine, bytes(2)).expect("seconds are enough");
@@ -182,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_compiled_says_so_wherever_it_is() {
-        let (compiler, engine) = (Compiler::default(), Engine::default());
+        let (compiler, engine) = (Compiler::inside(), Engine::default());
         for wait in [None, Some(Duration::from_secs(60))] {
             let refusal = compiler.compile_within(wait, &engine, b"no wasm".to_vec()).unwrap_err();
             assert!(matches!(refusal, Refusal::NotUsable { step: "compiled", .. }), "{refusal}");

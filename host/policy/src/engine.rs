@@ -34,20 +34,14 @@ pub(crate) struct PolicyEngine {
 }
 
 impl PolicyEngine {
-    pub(crate) fn new(limits: &Limits) -> wasmtime::Result<Self> {
+    pub(crate) fn new(limits: &Limits, compiler: Compiler) -> wasmtime::Result<Self> {
         let engine = Engine::new(&config(limits))?;
         let (stop, stopped) = channel();
         let ticked = engine.clone();
         let ticker = std::thread::Builder::new()
             .name("policy-ticker".to_owned())
             .spawn(move || tick_until(&stopped, &ticked))?;
-        Ok(Self {
-            engine,
-            cache: None,
-            compiler: Compiler::default(),
-            stop: Some(stop),
-            ticker: Some(ticker),
-        })
+        Ok(Self { engine, cache: None, compiler, stop: Some(stop), ticker: Some(ticker) })
     }
 }
 
@@ -81,11 +75,25 @@ fn config(limits: &Limits) -> Config {
         .max_memory_size(limits.memory_bytes)
         .table_elements(limits.table_elements);
 
-    let mut config = Config::new();
+    let mut config = code_config();
     config
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
-        .epoch_interruption(true)
         .max_wasm_stack(limits.stack_bytes)
+        // Release policies carry no names, so a backtrace would cost time and say nothing.
+        .wasm_backtrace_max_frames(None);
+    config
+}
+
+/// An engine that only compiles, for a [`PolicyEngine`]: it has no room for instances.
+pub(crate) fn compiling() -> wasmtime::Result<Engine> {
+    Engine::new(&code_config())
+}
+
+/// All that decides what compiled code looks like.
+fn code_config() -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
         // The same wasm must give the same answer on every machine: NaN bits and relaxed SIMD would differ.
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
@@ -93,8 +101,25 @@ fn config(limits: &Limits) -> Config {
         // Compiling happens beside requests that are being served: one thread, not all cores.
         .parallel_compilation(false)
         // Calls are synchronous; the machinery for concurrent ones would only cost each call.
-        .concurrency_support(false)
-        // Release policies carry no names, so a backtrace would cost time and say nothing.
-        .wasm_backtrace_max_frames(None);
+        .concurrency_support(false);
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_engine_compiles_the_other_runs() {
+        let hash = |engine: &Engine| {
+            let mut hasher = std::collections::hash_map::DefaultHasher::new();
+            std::hash::Hash::hash(&engine.precompile_compatibility_hash(), &mut hasher);
+            std::hash::Hasher::finish(&hasher)
+        };
+        for memory_bytes in [1 << 16, 16 << 20, 1 << 30] {
+            let limits = Limits { instances_total: 2, memory_bytes, ..Limits::default() };
+            let running = PolicyEngine::new(&limits, Compiler::inside()).unwrap();
+            assert_eq!(hash(&compiling().unwrap()), hash(&running.engine), "{memory_bytes}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use crate::cache::ComponentCache;
+use crate::compiler::Compiler;
 use crate::engine::PolicyEngine;
 use crate::folder::{self, Contents, Found};
 use crate::generation::Generation;
@@ -40,6 +41,9 @@ pub struct HostConfig {
     /// Where compiled policies are kept for the next start, in a folder that is this user's alone and made if it is
     /// not there; `None` compiles them at each start.
     pub cache_folder: Option<PathBuf>,
+    /// The program that compiles, in a process of its own and called as [`COMPILE_COMMAND`](crate::COMPILE_COMMAND):
+    /// mostly the one that runs, as it was when it started. `None` compiles in this process, beside the requests.
+    pub compiler: Option<PathBuf>,
 }
 
 /// Holds the policies of one folder.
@@ -87,7 +91,8 @@ impl PolicyHost {
     /// Loads all policies of the folder. A bad file refuses itself; a bad folder refuses the start.
     pub fn open(config: HostConfig, observer: Arc<dyn Observer>) -> Result<Arc<Self>, OpenError> {
         folder::scan(&config.folder)?;
-        let mut engine = PolicyEngine::new(&config.limits)
+        let compiler = Compiler::new(config.compiler.clone(), Arc::clone(&observer));
+        let mut engine = PolicyEngine::new(&config.limits, compiler)
             .map_err(|error| OpenError::Runtime { detail: format!("{error:#}") })?;
         engine.cache = config
             .cache_folder
@@ -159,6 +164,11 @@ impl PolicyHost {
     /// The cache of compiled policies, if there is one.
     pub fn cache_status(&self) -> Option<CacheStatus> {
         self.engine.cache.as_ref().map(ComponentCache::status)
+    }
+
+    /// Why the last policy was compiled in this process, if it should have been in one of its own.
+    pub fn compiler_trouble(&self) -> Option<String> {
+        self.engine.compiler.trouble()
     }
 
     /// Why the folder cannot be used, if it cannot: then everything stays as it is. The sentence for people.

@@ -10,8 +10,9 @@
 //! - An instance that faulted is never called again.
 //! - No call of a policy runs beyond its CPU budget and its bound by the clock, give or take a tick of 2 ms. An
 //!   instance that has to be made for it, and the second run that tries its purity, count in.
-//! - Compiled code is taken from the cache only if this user alone can have put it there and it is whole (`cache`); the
-//!   one unsafe call of this crate is there.
+//! - Compiled code is taken from the cache only if this user alone can have put it there and it is whole (`cache`), or
+//!   from a compiler that this process started (`compile_process`); the one unsafe call of this crate takes it
+//!   (`trusted_code`).
 //! - A version that failed in more than 1% of its last 1,000 calls decides for no new request until its file changes.
 //! - What was superseded keeps no instance, and answers no more once [`LIVE_GENERATIONS_MAX`] swaps are past.
 
@@ -19,6 +20,7 @@ mod bindings;
 mod cache;
 mod clock;
 mod code_bounds;
+mod compile_process;
 mod compiler;
 mod component_file;
 mod conduct;
@@ -52,12 +54,14 @@ mod succession;
 mod superseded;
 mod trial;
 mod trial_facts;
+mod trusted_code;
 mod warm;
 mod watch;
 mod workload_file;
 mod world;
 
 pub use cache::{CACHE_USES, CacheUse};
+pub use compile_process::{COMPILE_COMMAND, serve_compilation};
 pub use component_file::HOOKS;
 pub use conduct::{CALLS_WATCHED, FAULTS_MIN, FAULTS_PER_THOUSAND_MAX};
 pub use description::{ABOUT_BYTES_MAX, STATED_BYTES_MAX};

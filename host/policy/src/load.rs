@@ -9,6 +9,7 @@ use sluice_core::verdict::Description;
 use wasmtime::component::Component;
 
 use crate::clock;
+use crate::compiler::Compiler;
 use crate::component_file::component_of;
 use crate::description;
 use crate::engine::PolicyEngine;
@@ -232,7 +233,7 @@ const CHECK_INSTANCES: u32 = 2;
 /// policy is configured with nothing.
 pub fn check_file(path: &Path, settings: Option<&str>, limits: &Limits) -> Result<Checked, CheckError> {
     let limits = Limits { instances_total: CHECK_INSTANCES, ..limits.clone() };
-    let engine = PolicyEngine::new(&limits)
+    let engine = PolicyEngine::new(&limits, Compiler::inside())
         .map(Arc::new)
         .map_err(|error| OpenError::Runtime { detail: format!("{error:#}") })?;
     let found = Found {

@@ -43,6 +43,10 @@ pub trait Observer: Send + Sync {
     fn cache(&self, used: &CacheUse) {
         let _ = used;
     }
+    /// A policy was compiled in this process, since no other could be had for it: requests may feel it.
+    fn compiled_inside(&self, why: &str) {
+        let _ = why;
+    }
     /// A call gave no usable answer.
     fn fault(&self, policy: &str, fault: &Fault) {
         let _ = (policy, fault);

@@ -1,5 +1,6 @@
 //! The stages of a load, one at a time: for benches that ask what each takes.
 
+use crate::compiler::Compiler;
 use crate::engine::PolicyEngine;
 use crate::fault::Fault;
 use crate::instance::{Instance, Template};
@@ -35,7 +36,7 @@ impl Stages {
     /// # Errors
     /// Where the runtime cannot reserve what the limits ask for.
     pub fn new(limits: Limits) -> Result<Self, OpenError> {
-        let engine = PolicyEngine::new(&limits)
+        let engine = PolicyEngine::new(&limits, Compiler::inside())
             .map_err(|error| OpenError::Runtime { detail: format!("{error:#}") })?;
         Ok(Self { engine, limits })
     }

@@ -22,8 +22,6 @@ const SETTLE_MAX: Duration = Duration::from_millis(100);
 /// How often the folder is compared with what it was: events get lost on overflow, on network file systems, and
 /// when what a link leads to changes elsewhere.
 pub(crate) const POLL: Duration = Duration::from_secs(1);
-/// Compiling must not take time from requests where there is none to spare.
-const NICENESS: i32 = 5;
 
 /// Something in the folder changed.
 struct Changed;
@@ -105,7 +103,6 @@ struct Follower {
 
 impl Follower {
     fn run(mut self, signals: &Receiver<Changed>) {
-        lower_priority();
         // Nothing is known yet: what changed between the first load and now is caught by the first look.
         let mut seen = None;
         loop {
@@ -166,11 +163,6 @@ fn settle(signals: &Receiver<Changed>) {
             return;
         }
     }
-}
-
-fn lower_priority() {
-    // Refused where a sandbox forbids it; then the thread runs as any other.
-    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
 }
 
 #[cfg(test)]

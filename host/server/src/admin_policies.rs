@@ -24,6 +24,7 @@ pub fn list(app: &App) -> Response<ResponseBody> {
         "default": app.config.policy.default,
         "folder": app.config.policy.folder,
         "folder_refusal": app.policies.folder_refusal(),
+        "compiler_trouble": app.policies.compiler_trouble(),
         "cache": app.policies.cache_status(),
         "policies": status(app),
         "bindings": app.policies.bindings(),

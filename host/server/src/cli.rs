@@ -80,6 +80,9 @@ pub enum Command {
     ///
     /// It is no engine: tokens come from a hash of its KV cache, time from a stated model.
     Emulate(sluice_emulator::EmulateArgs),
+    /// What a host starts to compile a policy: a component on standard input, its code on standard output.
+    #[command(name = sluice_policy::COMPILE_COMMAND, hide = true)]
+    CompilePolicy,
 }
 
 /// `sluice serve`

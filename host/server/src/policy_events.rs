@@ -133,6 +133,13 @@ impl Observer for PolicyEvents {
         }
     }
 
+    fn compiled_inside(&self, why: &str) {
+        self.telemetry.metrics.compiled_inside();
+        self.telemetry.warn_once("compiled inside", || {
+            format!("a policy was compiled in the host's own process, which requests may have felt: {why}")
+        });
+    }
+
     fn fault(&self, policy: &str, fault: &Fault) {
         self.telemetry.metrics.policy_fault(policy, fault.hook().name(), fault.kind());
         self.telemetry.warn_once(&Self::fault_key(policy, fault), || {

@@ -60,6 +60,7 @@ impl Bench {
             default: NAME.to_owned(),
             limits: limits(),
             cache_folder: None,
+            compiler: None,
         };
         let observer = Arc::clone(&last_refusal) as Arc<dyn Observer>;
         let host = PolicyHost::open(config, observer).expect("a host for the policy");

@@ -28,6 +28,7 @@ pub fn open(folder: &Path, default: &str) -> anyhow::Result<(Arc<PolicyHost>, Ar
         default: default.to_owned(),
         limits: Limits::default(),
         cache_folder: None,
+        compiler: None,
     };
     let host = PolicyHost::open(config, Arc::new(()))?;
     let policy = host.generation().policy(default).cloned();

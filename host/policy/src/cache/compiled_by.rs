@@ -42,12 +42,14 @@ impl Hasher for Whole256 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compiler::Compiler;
     use crate::engine::PolicyEngine;
 
     #[test]
     fn engines_alike_share_and_others_do_not() {
         let small = || Limits { instances_total: 2, ..Limits::default() };
-        let by = |limits: &Limits| digest(&PolicyEngine::new(limits).unwrap().engine, limits);
+        let by =
+            |limits: &Limits| digest(&PolicyEngine::new(limits, Compiler::inside()).unwrap().engine, limits);
         assert_eq!(by(&small()), by(&small()));
         assert_eq!(by(&small()), by(&Limits { cpu_budget_ms: 77, ..small() }));
         assert_ne!(by(&small()), by(&Limits { memory_bytes: 1 << 20, ..small() }));

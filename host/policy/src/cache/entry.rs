@@ -5,21 +5,13 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::trusted_code::TrustedCode;
+
 /// Begins each entry; the digit is the format's version.
 const MAGIC: &[u8; 8] = b"sluicec1";
 const DIGEST_BYTES: usize = 32;
 /// Before the code.
 pub(super) const HEADER_BYTES: usize = MAGIC.len() + DIGEST_BYTES;
-
-/// Code that is what was stored under its name, byte for byte.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Whole<'a>(&'a [u8]);
-
-impl<'a> Whole<'a> {
-    pub(super) fn code(self) -> &'a [u8] {
-        self.0
-    }
-}
 
 /// What an entry of this name and code begins with.
 pub(super) fn header(name: &str, code: &[u8]) -> [u8; HEADER_BYTES] {
@@ -31,9 +23,9 @@ pub(super) fn header(name: &str, code: &[u8]) -> [u8; HEADER_BYTES] {
 }
 
 /// The code of an entry; `None` unless it is whole and belongs to this name.
-pub(super) fn open<'a>(name: &str, entry: &'a [u8]) -> Option<Whole<'a>> {
+pub(super) fn open<'a>(name: &str, entry: &'a [u8]) -> Option<TrustedCode<'a>> {
     let (header, code) = entry.split_at_checked(HEADER_BYTES)?;
-    (header == self::header(name, code)).then_some(Whole(code))
+    (header == self::header(name, code)).then(|| TrustedCode::vouched_for(code))
 }
 
 fn digest_of(name: &str, code: &[u8]) -> [u8; DIGEST_BYTES] {
@@ -56,10 +48,10 @@ mod tests {
     #[test]
     fn what_was_stored_comes_back_under_its_name_only() {
         let stored = entry("a", b"code");
-        assert_eq!(open("a", &stored).map(Whole::code), Some(&b"code"[..]));
+        assert_eq!(open("a", &stored).map(TrustedCode::bytes), Some(&b"code"[..]));
         assert_eq!(open("b", &stored), None);
         assert_eq!(open("ac", &entry("a", b"code")), None);
-        assert_eq!(open("a", &entry("a", b"")).map(Whole::code), Some(&b""[..]));
+        assert_eq!(open("a", &entry("a", b"")).map(TrustedCode::bytes), Some(&b""[..]));
     }
 
     #[test]

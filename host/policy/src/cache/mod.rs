@@ -24,7 +24,7 @@ use crate::limits::Limits;
 use crate::observer::Observer;
 use crate::shown::shown_path;
 use crate::status::CacheStatus;
-use entry::Whole;
+use crate::trusted_code;
 use private_folder::{PrivateFolder, Trouble};
 use room::Lying;
 
@@ -220,15 +220,6 @@ fn write(folder: &PrivateFolder, name: &str, component: &Component) -> Result<()
 fn component(name: &str, bytes: &[u8], engine: &Engine) -> Result<Component, Trouble> {
     let whole = entry::open(name, bytes)
         .ok_or_else(|| Trouble::Refused("is not what was stored there".to_owned()))?;
-    deserialize(whole, engine).map_err(|error| Trouble::Refused(format!("is not this engine's: {error:#}")))
-}
-
-#[allow(unsafe_code, reason = "compiled code cannot be checked, only trusted; here and nowhere else")]
-fn deserialize(code: Whole<'_>, engine: &Engine) -> wasmtime::Result<Component> {
-    // SAFETY: the bytes must be what `Component::serialize` gave, for an engine like this one. They came from a file
-    // that, by what was opened and not by a path, only this process's user can have written, in a folder that is
-    // closed to all others. `Whole` says that they are what was stored under the entry's name, and that name holds a
-    // digest of all the engine's settings. They are in memory of ours: nobody changes them after that check, as could
-    // happen to a mapped file.
-    unsafe { Component::deserialize(engine, code.code()) }
+    trusted_code::component(whole, engine)
+        .map_err(|error| Trouble::Refused(format!("is not this engine's: {error:#}")))
 }

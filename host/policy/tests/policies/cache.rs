@@ -68,6 +68,7 @@ impl Starts {
             default: "main".to_owned(),
             limits: self.limits.clone(),
             cache_folder: Some(self.cache()),
+            compiler: None,
         };
         let host = PolicyHost::open(config, Arc::clone(&log) as Arc<dyn Observer>).unwrap();
         let generation = host.generation();
@@ -256,6 +257,7 @@ fn what_belongs_to_another_user_is_refused() {
             default: "main".to_owned(),
             limits: guest::limits(),
             cache_folder: Some(PathBuf::from("/")),
+            compiler: None,
         };
         let host = PolicyHost::open(foreign, Arc::new(())).unwrap();
         let trouble = host.cache_status().unwrap().last_trouble.expect("is told");
@@ -294,6 +296,7 @@ fn a_cached_policy_passes_no_check_that_it_would_fail_now() {
         default: "main".to_owned(),
         limits: starts.limits.clone(),
         cache_folder: Some(starts.cache()),
+        compiler: None,
     };
     let host = PolicyHost::open(config, Arc::new(())).unwrap();
     let refusal = host.status()[0].refusal.clone().expect("is refused");

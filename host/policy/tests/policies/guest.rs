@@ -271,6 +271,10 @@ impl Observer for Log {
         self.note(format!("cache {}", used.name()));
     }
 
+    fn compiled_inside(&self, why: &str) {
+        self.note(format!("compiled inside: {why}"));
+    }
+
     fn put_aside(&self, policy: &Policy, _: &PutAside, instead: Option<&Policy>) {
         let instead = instead.map_or("the built-in default", |policy| &policy.digest()[..12]);
         self.note(format!("put aside {} for {instead}", policy.name()));
@@ -304,6 +308,7 @@ pub fn bench_with(files: &[(&str, &[u8])], limits: Limits) -> Bench {
         default: "main".to_owned(),
         limits,
         cache_folder: None,
+        compiler: None,
     };
     let host = PolicyHost::open(config, Arc::clone(&log) as Arc<dyn Observer>).unwrap();
     Bench { folder, log, host }

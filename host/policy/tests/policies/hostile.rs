@@ -181,6 +181,7 @@ fn drop_in_turn(rows: &[Row], limits: Limits) {
         default: "main".to_owned(),
         limits,
         cache_folder: None,
+        compiler: None,
     };
     let host = PolicyHost::open(config, Arc::clone(&refusals) as Arc<dyn Observer>).unwrap();
     let facts = guest::facts(guest::seed::GOOD);

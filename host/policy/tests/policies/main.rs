@@ -3,6 +3,7 @@
 
 mod cache;
 mod calls;
+mod compile_process;
 mod guest;
 mod hostile;
 mod hostile_files;

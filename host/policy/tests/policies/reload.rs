@@ -230,6 +230,7 @@ fn a_folder_that_cannot_be_trusted_refuses_the_start() {
             default: "main".to_owned(),
             limits: guest::limits(),
             cache_folder: None,
+            compiler: None,
         };
         PolicyHost::open(config, Arc::new(())).err()
     };
@@ -395,6 +396,7 @@ fn files_swapped_together_during_a_look_come_into_force_together() {
         default: "main".to_owned(),
         limits: guest::limits(),
         cache_folder: None,
+        compiler: None,
     };
     let host = PolicyHost::open(config, Arc::new(observer)).unwrap();
     let tags = || {

@@ -69,6 +69,7 @@ fn follow(folder: tempfile::TempDir) -> Watched {
         default: "main".to_owned(),
         limits: guest::limits(),
         cache_folder: None,
+        compiler: None,
     };
     let host = PolicyHost::open(config, Arc::new(Events(sender))).unwrap();
     let watcher = host.watch().unwrap();

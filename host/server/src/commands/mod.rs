@@ -32,6 +32,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Tenants(args) => tenants::list(&args.host),
         Command::TenantKey => tenants::key(),
         Command::Emulate(args) => emulate::run(args),
+        Command::CompilePolicy => ExitCode::from(sluice_policy::serve_compilation()),
     }
 }
 

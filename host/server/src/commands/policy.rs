@@ -46,6 +46,8 @@ struct Listing {
     bindings: Bindings,
     #[serde(default)]
     folder_refusal: Option<String>,
+    #[serde(default)]
+    compiler_trouble: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -132,6 +134,9 @@ fn list(host: &AdminHost) -> Result<ExitCode, String> {
         say(&format!("all stays as it is: {}\n", one_line(refusal)));
     }
     say(&format!("generation {}\n{table}", listing.generation));
+    if let Some(trouble) = &listing.compiler_trouble {
+        say(&format!("compiled in the host's own process: {}", one_line(trouble)));
+    }
     if let Some(refusal) = &listing.bindings.refusal {
         say(&format!("bindings stay as they are: {}", one_line(refusal)));
     }

@@ -1,7 +1,7 @@
 //! `sluice serve`: read the configuration, bind, load the policies, serve, drain.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -334,6 +334,9 @@ fn want_descriptors(wanted: usize) {
     }
 }
 
+/// The program that runs, also where its file was replaced since: the code that it compiles is for this one.
+const SELF: &str = "/proc/self/exe";
+
 fn host_config(config: &Config) -> HostConfig {
     let policy = &config.policy;
     let cache_folder = policy_cache::folder(&policy.cache, |name| std::env::var_os(name));
@@ -347,6 +350,7 @@ fn host_config(config: &Config) -> HostConfig {
         default: policy.default.clone(),
         limits: policy.limits(),
         cache_folder,
+        compiler: Some(PathBuf::from(SELF)),
     }
 }
 

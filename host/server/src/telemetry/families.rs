@@ -93,6 +93,7 @@ pub(super) struct Policies {
     pub swaps: Counter,
     pub refusals: Counters<1>,
     pub cache: Counters<1>,
+    pub compiled_inside: Counter,
     pub put_aside: Counters<1>,
     pub generation: Gauge,
 }
@@ -174,6 +175,10 @@ impl Policies {
         }
         Self {
             cache,
+            compiled_inside: new.metric(
+                "policies_compiled_inside",
+                "Policies compiled in the host's own process, for want of another: requests may have felt it",
+            ),
             decisions: new.metric("decisions", "Routing decisions by policy and kind"),
             faults: new.metric("policy_faults", "Calls of a policy that failed, by policy, hook and kind"),
             swaps: new.metric("policy_swaps", "Policy sets put in force"),

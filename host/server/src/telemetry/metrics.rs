@@ -110,6 +110,11 @@ impl Metrics {
         self.policies.cache.get_or_create(&[("result", used.name().into())]).inc();
     }
 
+    /// A policy was compiled in this process, not in one of its own.
+    pub fn compiled_inside(&self) {
+        self.policies.compiled_inside.inc();
+    }
+
     /// A policy file was refused.
     pub fn refused(&self, policy: &str) {
         self.policies.refusals.get_or_create(&[("policy", self.label(policy))]).inc();
