@@ -179,7 +179,8 @@ pub enum Policy {
     ///     sluice policy explain --last 5
     ///     sluice policy explain --request my-request-id
     ///
-    /// The host keeps the last 1,024. `decided by` says who: `policy`; its last good version, since the newest was put
+    /// The host keeps the last 1,024. `policy` is the name that was bound, `module` what lay under it then, as it names
+    /// itself, with its version. `decided by` says who: `policy`; its last good version, since the newest was put
     /// aside (`last-good`); the built-in default, since the policy said so (`use-default`), failed (`fault`, with its
     /// kind), was put aside (`put-aside`), is not there (`not-loaded`) or is not configured (`builtin`); or the policy,
     /// which refused the request (`reject`).

@@ -203,6 +203,7 @@ pub fn explain(args: &PolicyExplain) -> Result<ExitCode, String> {
         "model",
         "workload",
         "policy",
+        "module",
         "generation",
         "decided by",
         "placement",
@@ -217,7 +218,7 @@ pub fn explain(args: &PolicyExplain) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(told: &Told) -> [String; 13] {
+fn row(told: &Told) -> [String; 14] {
     let request = told.client_request.as_ref().unwrap_or(&told.request);
     let again = if told.attempt > 0 { format!(" (attempt {})", told.attempt + 1) } else { String::new() };
     let fault = told.fault.as_ref().map(|kind| format!(" ({kind})")).unwrap_or_default();
@@ -227,7 +228,8 @@ fn row(told: &Told) -> [String; 13] {
         told.tenant.clone(),
         told.model.clone(),
         told.workload.clone(),
-        format!("{} {}", told.policy, told.version).trim_end().to_owned(),
+        told.policy.clone(),
+        format!("{} {}", told.module, told.version).trim_end().to_owned(),
         told.generation.to_string(),
         format!("{}{fault}", told.source),
         placement(told),

@@ -150,6 +150,7 @@ impl Case<'_, '_> {
             tenant: &call.tenant,
             workload: bound.workload,
             policy: bound.policy,
+            module: policy.map_or(BUILTIN, |policy| &policy.description().name),
             version: policy.map_or("", Policy::version),
             generation: call.generation.number,
             source,
