@@ -1,10 +1,11 @@
 //! What the admin API tells of policies: all of them, one in full, and the last decisions.
 
 use hyper::{Response, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use sluice_policy::{PolicyState, PolicyStatus};
 
 use crate::app::App;
+use crate::binding_notes;
 use crate::config::BUILTIN;
 use crate::decisions::{DECISIONS_KEPT, Told};
 use crate::http::body::ResponseBody;
@@ -26,9 +27,23 @@ pub fn list(app: &App) -> Response<ResponseBody> {
         "folder_refusal": app.policies.folder_refusal(),
         "cache": app.policies.cache_status(),
         "policies": status(app),
-        "bindings": app.policies.bindings(),
+        "bindings": bindings(app),
     });
     json_response(StatusCode::OK, body.to_string())
+}
+
+/// Those in force, and what people should know of some of them.
+fn bindings(app: &App) -> Value {
+    let bindings = app.policies.bindings();
+    let served = || app.config.pools.iter().map(|pool| pool.model.as_str());
+    let noted = bindings.in_force.iter().filter_map(|binding| {
+        let note = binding_notes::unserved(binding, served())?;
+        Some(json!({"workload": binding.workload, "note": note}))
+    });
+    let notes: Vec<_> = noted.collect();
+    let mut told = json!(bindings);
+    told["notes"] = notes.into();
+    told
 }
 
 /// One policy, by a path that begins with [`ONE`].

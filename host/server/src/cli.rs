@@ -169,6 +169,16 @@ pub enum Policy {
     /// last 1,000 calls, and at least 5 times: its last good version decides, else the built-in default); `removed-but-bound` (the file of a
     /// policy that decides is gone, its last good version stays in force).
     List(PolicyList),
+    /// List the bindings of a running host in the order in which they are tried: the first that matches a request says
+    /// which workload it belongs to and which policy decides.
+    ///
+    ///     sluice policy bindings
+    ///
+    /// `line` is where a binding stands in bindings.toml. `state` is its policy's, as `sluice policy list` tells it, and
+    /// `why` says what keeps it from deciding. A newer bindings.toml that was refused is told below the table: what is
+    /// listed stays in force.
+    #[command(verbatim_doc_comment)]
+    Bindings(PolicyBindings),
     /// Show one policy of a running host in full: settings in force, bindings, calls, faults, earlier versions.
     ///
     ///     sluice policy show adaptive
@@ -241,6 +251,17 @@ pub struct PolicyExplain {
 /// `sluice policy list`
 #[derive(Debug, Args)]
 pub struct PolicyList {
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
+}
+
+/// `sluice policy bindings`
+#[derive(Debug, Args)]
+pub struct PolicyBindings {
+    /// Print one JSON object, for programs.
+    #[arg(long)]
+    pub json: bool,
     /// Which host.
     #[command(flatten)]
     pub host: AdminHost,

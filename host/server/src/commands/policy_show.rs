@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::policy::{PutAside, why_aside};
+use super::policy::{Bound, PutAside, Refusal, why_aside};
 use super::{admin_client, say};
 use crate::admin_policies;
 use crate::cli::{PolicyExplain, PolicyShow};
@@ -39,25 +39,12 @@ struct Shown {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Refusal {
-    message: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 struct Setting {
     key: String,
     value: Option<Value>,
     is_written: bool,
     takes: String,
     about: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Bound {
-    workload: String,
-    r#match: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -163,7 +150,7 @@ fn settings(policy: &Shown) -> TextTable<5> {
 }
 
 /// The conditions that are set.
-fn matched(matches: &Value) -> String {
+pub(super) fn matched(matches: &Value) -> String {
     let set = matches.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     let each = set.map(|(key, value)| match (&value["name"], &value["value"]) {
         (Value::String(name), Value::String(value)) => format!("{key} {name}: {value}"),
@@ -311,7 +298,7 @@ mod tests {
                  "about": "What one waiting request counts as."},
                 {"key": "zone", "value": null, "is_written": false, "takes": "a text", "about": ""},
             ],
-            "bindings": [{"workload": "batch", "match": {"model": null, "tenant": "ads",
+            "bindings": [{"workload": "batch", "policy": "least-loaded", "match": {"model": null, "tenant": "ads",
                           "header": {"name": "x-workload", "value": "batch"}, "path_prefix": null}}],
             "earlier": [{"version": "0.0.9", "digest": "fedcba9876543210", "since_generation": 1, "until_generation": 3}],
         }))

@@ -50,7 +50,7 @@ pub(super) fn decide(call: &Call<'_>, table: &Table, facts: &Facts) -> Result<De
         None if name == BUILTIN => Answer::without_route(Source::Builtin),
         None if is_put_aside => Answer::without_route(Source::PutAside),
         None => {
-            policy_events::tell_missing(&app.telemetry, name, &app.config.policy.folder);
+            policy_events::tell_missing(&app.telemetry, name, &app.config.policy.folder, &call.generation);
             call.pool.metrics.fallback(Fallback::PolicyNotLoaded);
             Answer::without_route(Source::NotLoaded)
         }
