@@ -106,7 +106,8 @@ async fn list_shows_what_is_in_force_and_why_not() {
     let broken = PolicyFile::new("broken", good.wasm).truncated();
     fleet.host.drop_policy(&broken).unwrap();
     fleet.host.until_refused("broken", SOON).await.unwrap();
-    let admin = fleet.host.admin().base().trim_start_matches("http://").to_owned();
+    // By name, since people write it so.
+    let admin = fleet.host.admin().base().replace("http://127.0.0.1", "localhost");
     let listed = until("a list", SOON, async || {
         let ended = run_to_end(&["policy", "list", "--admin", &admin], SOON).await.unwrap();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -117,6 +118,9 @@ async fn list_shows_what_is_in_force_and_why_not() {
     for part in ["good", "loaded", "default", "broken", "refused", "ends too early"] {
         assert!(listed.contains(part), "{part:?} is missing in:\n{listed}");
     }
+    let nonsense = run_to_end(&["policy", "list", "--admin", "localhost"], SOON).await.unwrap();
+    assert_eq!(nonsense.code, Some(2));
+    assert!(nonsense.stderr.contains("write localhost:PORT"), "{}", nonsense.stderr);
     let nobody = run_to_end(&["policy", "list", "--admin", "127.0.0.1:1"], SOON).await.unwrap();
     assert_eq!(nobody.code, Some(1));
     assert!(nobody.stderr.contains("cure: "), "{}", nobody.stderr);

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::admin_address::AdminAddress;
+
 /// The open, programmable router for disaggregated LLM inference.
 ///
 /// Sluice stands in front of vLLM engines and speaks the OpenAI API. Where each request prefills and decodes is
@@ -115,9 +117,9 @@ pub struct Doctor {
 /// How a running host's admin API is reached.
 #[derive(Debug, Clone, Args)]
 pub struct AdminHost {
-    /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
-    pub admin: std::net::SocketAddr,
+    /// The host's admin address, HOST:PORT.
+    #[arg(long, default_value = "127.0.0.1:8001", value_name = "HOST:PORT")]
+    pub admin: AdminAddress,
     /// The file with the token that the host asks for, if it has one: its server.admin_token_file.
     #[arg(long, env = "SLUICE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -294,30 +296,4 @@ pub struct PolicyBuild {
     /// The policy's crate.
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-}
-
-/// An admin address, with or without the `http://` that it is announced with.
-fn admin_address(text: &str) -> Result<std::net::SocketAddr, String> {
-    let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
-    address
-        .parse()
-        .map_err(|_| "write IP:PORT, as server.admin_listen says; the admin API is plain HTTP".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::admin_address;
-
-    #[test]
-    fn admin_addresses_may_be_urls() {
-        for (text, port) in [
-            ("127.0.0.1:8001", Some(8001)),
-            ("http://127.0.0.1:8001/", Some(8001)),
-            ("[::1]:8001", Some(8001)),
-            ("https://127.0.0.1:8001", None),
-            ("127.0.0.1", None),
-        ] {
-            assert_eq!(admin_address(text).ok().map(|address| address.port()), port, "{text}");
-        }
-    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
 
+pub mod admin_address;
 pub mod admin_policies;
 pub mod admin_token;
 pub mod admin_workers;
