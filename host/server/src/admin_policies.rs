@@ -11,6 +11,7 @@ use crate::decisions::{DECISIONS_KEPT, Told};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame, json_response};
 use crate::models::percent_decoded;
+use crate::quoted::quoted;
 
 /// Before the name of one policy.
 pub const ONE: &str = "/admin/policies/";
@@ -53,7 +54,7 @@ pub fn one(app: &App, path: &str) -> Response<ResponseBody> {
         Some(detail) => json_response(StatusCode::OK, json!(detail).to_string()),
         None => {
             let known: Vec<_> = status(app).into_iter().map(|policy| policy.name).collect();
-            let message = format!("there is no policy {name:.64?}; there are: {}", known.join(", "));
+            let message = format!("there is no policy {}; there are: {}", quoted(&name), known.join(", "));
             ApiError::new(StatusCode::NOT_FOUND, Blame::Client, "policy_not_found", message).response()
         }
     }
@@ -96,7 +97,7 @@ impl Query {
                     query.last = count.ok_or_else(|| format!("last takes 1 to {DECISIONS_KEPT}"))?;
                 }
                 ("request", id) if !id.is_empty() => query.request = Some(percent_decoded(id)),
-                _ => return Err(format!("{part:.64?} is not known here; write last=N or request=ID")),
+                _ => return Err(format!("{} is not known here; write last=N or request=ID", quoted(part))),
             }
         }
         Ok(query)

@@ -32,6 +32,7 @@ pub mod passthrough;
 pub mod pipeline;
 pub mod policy_cache;
 pub mod policy_events;
+pub(crate) mod quoted;
 pub(crate) mod record;
 pub mod release;
 pub mod request;
