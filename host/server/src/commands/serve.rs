@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluice_policy::{HostConfig, OpenError, PolicyHost};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use super::{Signals, complain, say};
 use crate::app::App;
@@ -150,9 +151,7 @@ async fn serve(
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let _kv_probes = kv_watch::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
-    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
-        + app.config.server.max_queued;
-    want_descriptors(descriptors(connections_at_most, app.config.server.max_in_flight));
+    want_descriptors(descriptors(connections_at_most(&app), app.config.server.max_in_flight));
     let signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(error) => {
@@ -168,16 +167,7 @@ async fn serve(
         }
     };
     let (acceptor, renewal) = tls.map(|tls| (tls.acceptor, tls.renewal)).unzip();
-    let failures = app.telemetry.metrics.tls_handshake_failures().clone();
-    let serving = Serving {
-        tls: acceptor.map(|acceptor| TlsServing { acceptor, failures }),
-        connections_at_most,
-        header_timeout: Duration::from_millis(app.config.server.header_timeout_ms),
-        request_timeout: Duration::from_millis(app.config.server.request_timeout_ms),
-        drain_timeout: Duration::from_millis(app.config.server.drain_timeout_ms),
-        stop: stopped,
-        threads: Some(threads),
-    };
+    let serving = serving(&app, acceptor, threads, stopped);
     tell_plain_admin(&app);
     announce(&app, &clients, &operators);
     let data = {
@@ -211,6 +201,32 @@ async fn serve(
     }
     tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+/// How clients are served.
+fn serving(
+    app: &App,
+    acceptor: Option<TlsAcceptor>,
+    threads: Arc<DataThreads>,
+    stop: watch::Receiver<bool>,
+) -> Serving {
+    let server = &app.config.server;
+    let failures = app.telemetry.metrics.tls_handshake_failures().clone();
+    Serving {
+        tls: acceptor.map(|acceptor| TlsServing { acceptor, failures }),
+        connections_at_most: connections_at_most(app),
+        header_timeout: Duration::from_millis(server.header_timeout_ms),
+        request_timeout: Duration::from_millis(server.request_timeout_ms),
+        drain_timeout: Duration::from_millis(server.drain_timeout_ms),
+        stop,
+        threads: Some(threads),
+    }
+}
+
+/// Clients' connections.
+fn connections_at_most(app: &App) -> usize {
+    let server = &app.config.server;
+    server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST) + server.max_queued
 }
 
 fn export(app: &App) -> Option<Exporter> {
