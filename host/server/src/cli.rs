@@ -202,7 +202,9 @@ pub enum Policy {
     ///
     ///     sluice policy check my-policy.wasm
     ///
-    /// Settings are read from my-policy.toml beside the file, if it is there.
+    /// Settings are read from my-policy.toml beside the file, if it is there. Of each trial case the table says what the
+    /// policy was shown: workers, requests on them, tokens of the prompt, those that some worker has cached, tokens of output
+    /// at most; and what it answered.
     #[command(verbatim_doc_comment)]
     Check(PolicyCheck),
     /// Make a new policy: a crate that builds, tests and drops in.

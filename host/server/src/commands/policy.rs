@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sluice_core::verdict::{DecodeChoice, Placement, Renewal, Retention, Verdict};
 use sluice_core::workload::DEFAULT_WORKLOAD;
-use sluice_policy::{Limits, TrialAnswer};
+use sluice_policy::{Limits, TrialAnswer, TrialFacts};
 
 use super::{admin_client, complain, policy_bindings, policy_new, policy_show, say};
 use crate::binding_notes;
@@ -261,9 +261,22 @@ fn check_one(file: &Path, limits: &Limits) -> Result<String, String> {
     let settings = sluice_policy::settings_beside(file).map_err(|error| refused(&error))?;
     let checked = sluice_policy::check_file(file, settings.as_deref(), limits);
     let checked = checked.map_err(|error| refused(&error))?;
-    let mut table = TextTable::new(&["trial case", "hook", "answer"]);
+    let headings = ["trial case", "hook", "workers", "requests", "prompt", "cached", "output", "answer"];
+    let mut table = TextTable::new(&headings);
     for trial in &checked.trial {
-        table.row([trial.case.to_owned(), trial.hook.name().to_owned(), answer(&trial.answer)]);
+        let TrialFacts { workers, prompt_tokens, cached_tokens, max_output_tokens, requests } = trial.shown;
+        let output =
+            if max_output_tokens == u32::MAX { "any".to_owned() } else { max_output_tokens.to_string() };
+        table.row([
+            trial.case.to_owned(),
+            trial.hook.name().to_owned(),
+            workers.to_string(),
+            requests.to_string(),
+            prompt_tokens.to_string(),
+            cached_tokens.to_string(),
+            output,
+            answer(&trial.answer),
+        ]);
     }
     Ok(format!(
         "{}: good: {} {} ({}), {} KB, compiled in {} ms\n{table}",
