@@ -52,6 +52,10 @@ async fn the_admin_api_asks_for_its_token() {
         }
         assert_ne!(ask(&host, path, Some(&good)).await.status, 401, "{path}");
     }
+    let elsewhere = [("x-api-key", TOKEN)];
+    let answer =
+        host.admin().request(Method::GET, "/admin/fleet", Default::default(), &elsewhere).await.unwrap();
+    assert_eq!(answer.status, 401, "a token has one place: {}", answer.text());
     let drain = "/admin/workers/main/unified-0/drain";
     let order = host.admin().request(Method::POST, drain, Default::default(), &[]).await.unwrap();
     assert_eq!(order.status, 401);

@@ -68,7 +68,8 @@ fn texts<'a>(value: &'a Value, keys: &[&str], found: &mut Vec<&'a str>) {
 async fn the_board_asks_for_what_there_is() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/grafana/sluice.json");
     let board: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    let metrics = used_host().await.metrics().await.unwrap();
+    let host = used_host().await;
+    let metrics = host.metrics().await.unwrap();
     let mut queries = Vec::new();
     texts(&board, &["expr", "query"], &mut queries);
     let asked: BTreeSet<_> =
@@ -76,6 +77,12 @@ async fn the_board_asks_for_what_there_is() {
     assert!(asked.len() > 20, "{asked:?}");
     let missing: Vec<_> = asked.iter().filter(|name| !metrics.has(name)).collect();
     assert!(missing.is_empty(), "the board asks for {missing:?}, which this host has not");
+    // Whatever is told of policies is looked at.
+    let told = host.client().get("/metrics").await.unwrap().text();
+    let told = families(&told).into_keys().filter(|name| name.starts_with("sluice_policy_"));
+    let is_shown = |name: &String| asked.iter().any(|asked| asked.starts_with(name));
+    let unseen: Vec<_> = told.filter(|name| !is_shown(name)).collect();
+    assert!(unseen.is_empty(), "the board shows nothing of {unseen:?}");
     let titles: Vec<_> = board["panels"].as_array().unwrap().iter().map(|panel| &panel["title"]).collect();
     for row in
         ["Requests", "Phases", "KV transfers", "Retries and breakers", "Policies", "Fleet", "Admission"]
@@ -85,6 +92,13 @@ async fn the_board_asks_for_what_there_is() {
     let ids: BTreeSet<_> =
         board["panels"].as_array().unwrap().iter().map(|panel| panel["id"].as_u64()).collect();
     assert_eq!(ids.len(), titles.len(), "each panel has an id of its own");
+    let corners: BTreeSet<_> = board["panels"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|panel| (panel["gridPos"]["x"].as_u64(), panel["gridPos"]["y"].as_u64()))
+        .collect();
+    assert_eq!(corners.len(), titles.len(), "no panel lies on another");
 }
 
 /// What a family's lines say of it.

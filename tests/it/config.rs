@@ -170,6 +170,39 @@ async fn check_config_says_what_serve_would() {
     assert!(bad.stderr.contains("cure: ") && bad.stdout.is_empty(), "{}", bad.stderr);
 }
 
+/// What is wrong in bindings.toml is told with that file's line, and what would not decide with what was meant.
+#[tokio::test]
+async fn check_config_tells_what_is_wrong_with_bindings() {
+    let folder = folder();
+    let config = folder.path().join("sluice.toml");
+    let shown = config.display().to_string();
+    fs::write(&config, pull().policy("main").toml()).unwrap();
+    let policies = folder.path().join("policies.d");
+    fs::write(policies.join("main.wasm"), "").unwrap();
+    let bindings = policies.join("bindings.toml");
+    let checked = async |text: &str| {
+        fs::write(&bindings, text).unwrap();
+        run_to_end(&["check-config", "--config", &shown], SOON).await.unwrap()
+    };
+    let bad = checked("[[workload]]\nname = \"batch\"\n  match = {}  \npolicy = \"main\"\n").await;
+    assert_eq!((bad.code, bad.stdout.as_str()), (Some(2), ""));
+    let expected = format!(
+        "{}:3: workload \"batch\" matches every request\n  3 |   match = {{}}  \n    |   ^^^^^^^^^^\n  cure: say what",
+        bindings.display()
+    );
+    assert!(bad.stderr.starts_with(&expected), "{}\nis not\n{expected}", bad.stderr);
+    let typos = "[[workload]]\nname = \"batch\"\nmatch = { model = \"emulatde\" }\npolicy = \"mian\"\n";
+    let noted = checked(typos).await;
+    assert_eq!((noted.code, noted.stderr.as_str()), (Some(0), ""));
+    for part in [
+        "note: workload \"batch\": there is no ",
+        "mian.wasm: the built-in default decides; did you mean \"main\"?",
+        "note: workload \"batch\": nothing matches: no pool serves model \"emulatde\"; did you mean \"emulated\"?",
+    ] {
+        assert!(noted.stdout.contains(part), "{part:?} is missing in:\n{}", noted.stdout);
+    }
+}
+
 #[tokio::test]
 async fn help_needs_no_configuration() {
     for arguments in

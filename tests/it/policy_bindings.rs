@@ -1,5 +1,6 @@
 //! `bindings.toml` in the policy folder: which policy decides for which requests, live.
 
+use sluice_harness::process::run_to_end;
 use sluice_harness::{Ask, Decision, Fleet, FleetPlan, Host, PolicyFile, until};
 
 use crate::{SOON, right};
@@ -111,6 +112,54 @@ async fn bad_bindings_leave_the_last_good_ones() {
     let metrics = fleet.host.metrics().await.unwrap();
     assert_eq!(metrics.sum("sluice_policy_refusals_total", &[("policy", "bindings")]), 1.0);
     assert!(fleet.host.log_tells("workload bindings refused"), "{}", fleet.host.log());
+}
+
+/// The output of a command that asks a host.
+async fn told(host: &Host, command: &str) -> String {
+    let asked = ["policy", command, "--admin", host.admin().base()];
+    let ended = run_to_end(&asked, SOON).await.unwrap();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    ended.stdout
+}
+
+/// Bindings that can be used and yet do not do what was meant, for a typo, are told where people look.
+#[tokio::test]
+async fn typos_in_bindings_are_told_with_what_was_meant() {
+    let fleet = fleet().await;
+    let small = "\n[[workload]]\nname = \"small\"\nmatch = { model = \"emulatid\" }\npolicy = \"first\"\n";
+    bind(&fleet.host, &(BATCH.replace("second", "secnd") + small)).await;
+    let shown = told(&fleet.host, "bindings").await;
+    let rows: Vec<Vec<_>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    let of = |row: usize| rows[row][..2].join(" ");
+    assert_eq!([of(2), of(3), of(4), of(5)], ["1 batch", "2 chat", "3 small", "4 default"], "{shown}");
+    let (policy, model) =
+        ("did you mean \"second\"?", "no pool serves model \"emulatid\"; did you mean \"emulated\"?");
+    for (row, parts) in [
+        (2, &["header x-workload: batch", " secnd ", " 2 ", "missing", policy][..]),
+        (3, &["path_prefix /v1/chat", " builtin ", " 7 ", "built-in"]),
+        (4, &["model emulatid", " first ", " 12 ", "loaded", model]),
+        (5, &["all others", " first ", "loaded"]),
+    ] {
+        let line = shown.lines().nth(row).unwrap();
+        assert!(parts.iter().all(|part| line.contains(part)), "{parts:?} are not in {line:?}");
+    }
+    let listed = told(&fleet.host, "list").await;
+    assert!(
+        listed.contains(policy) && listed.contains(&format!("workload small: nothing matches: {model}")),
+        "{listed}"
+    );
+    let said = |what: &str| fleet.host.log().matches(what).count();
+    assert_eq!(
+        (said(policy), said("a binding can be used, but nothing matches")),
+        (1, 1),
+        "{}",
+        fleet.host.log()
+    );
+    // The same bindings in another generation are no news; a mend forgets them, so that they would be again.
+    bind(&fleet.host, &(BATCH.to_owned() + small)).await;
+    assert_eq!(said("a binding can be used"), 1);
+    bind(&fleet.host, BATCH).await;
+    assert!(!told(&fleet.host, "bindings").await.contains("did you mean"));
 }
 
 /// What a workload is bound to stays when its file goes, until the workload is bound to another.

@@ -76,6 +76,19 @@ async fn check_says_what_the_host_would_say() {
     let checked = run_to_end(&["policy", "check", &good], SOON).await.unwrap();
     assert_eq!(checked.code, Some(0), "{}", checked.stderr);
     assert!(checked.stdout.contains("good: adaptive"), "{}", checked.stdout);
+    // Each case says what it was.
+    for (case, shown) in [
+        ("a second turn ", ["route", "8", "0", "2000", "1600", "200"]),
+        ("a very long prompt ", ["route", "8", "0", "1000000", "0", "any"]),
+        ("a prompt of one token ", ["route", "8", "0", "1", "0", "1"]),
+        ("late binding, no decode worker left ", ["bind-decode", "2", "0", "2000", "0", "200"]),
+        ("the end of a second turn ", ["retain", "8", "0", "2000", "1600", "200"]),
+        ("a late heartbeat ", ["heartbeat", "8", "84", "2000", "1800", "200"]),
+    ] {
+        let found = checked.stdout.lines().find_map(|line| line.strip_prefix(case)).unwrap_or_default();
+        let words: Vec<_> = found.split_whitespace().take(shown.len()).collect();
+        assert_eq!(words, shown, "{case}in {}", checked.stdout);
+    }
     for (guest, told) in
         [("bad-row", "trial case"), ("no-world", "world"), ("endless-configure", "did not end")]
     {
@@ -106,7 +119,8 @@ async fn list_shows_what_is_in_force_and_why_not() {
     let broken = PolicyFile::new("broken", good.wasm).truncated();
     fleet.host.drop_policy(&broken).unwrap();
     fleet.host.until_refused("broken", SOON).await.unwrap();
-    let admin = fleet.host.admin().base().trim_start_matches("http://").to_owned();
+    // By name, since people write it so.
+    let admin = fleet.host.admin().base().replace("http://127.0.0.1", "localhost");
     let listed = until("a list", SOON, async || {
         let ended = run_to_end(&["policy", "list", "--admin", &admin], SOON).await.unwrap();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -117,6 +131,9 @@ async fn list_shows_what_is_in_force_and_why_not() {
     for part in ["good", "loaded", "default", "broken", "refused", "ends too early"] {
         assert!(listed.contains(part), "{part:?} is missing in:\n{listed}");
     }
+    let nonsense = run_to_end(&["policy", "list", "--admin", "localhost"], SOON).await.unwrap();
+    assert_eq!(nonsense.code, Some(2));
+    assert!(nonsense.stderr.contains("write localhost:PORT"), "{}", nonsense.stderr);
     let nobody = run_to_end(&["policy", "list", "--admin", "127.0.0.1:1"], SOON).await.unwrap();
     assert_eq!(nobody.code, Some(1));
     assert!(nobody.stderr.contains("cure: "), "{}", nobody.stderr);

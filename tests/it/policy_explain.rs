@@ -43,6 +43,7 @@ async fn a_decision_is_explained() {
         ("pool", "main"),
         ("workload", "default"),
         ("policy", "rr"),
+        ("module", "round-robin"),
         ("version", &header.version),
         ("source", "policy"),
         ("placement", "disaggregated"),
@@ -67,6 +68,29 @@ async fn a_decision_is_explained() {
     let json = asked(&fleet, &["policy", "explain", "--last", "1", "--json"]).await;
     let json: Value = serde_json::from_str(json.trim()).unwrap();
     assert_eq!(&json, told);
+}
+
+/// A file that is replaced decides no less under its name: what it was when it decided stays with the decision.
+#[tokio::test]
+async fn an_old_decision_tells_the_module_that_decided_then() {
+    let fleet = FleetPlan::unified(1)
+        .decided_by(PolicyFile::policy("main", "round-robin").unwrap())
+        .start()
+        .await
+        .unwrap();
+    let before = right(fleet.client(), &named("before")).await.decision.unwrap();
+    let generation = fleet.host.policies().await.unwrap().generation;
+    fleet.host.drop_policy(&PolicyFile::policy("main", "least-loaded").unwrap()).unwrap();
+    fleet.host.until_generation_after(generation, SOON).await.unwrap();
+    right(fleet.client(), &named("after")).await;
+    let told = decisions(&fleet, "").await;
+    let of = |key: &str| told.iter().map(|told| told[key].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        (of("policy"), of("module")),
+        (vec!["main".into(); 2], vec!["least-loaded".into(), "round-robin".into()])
+    );
+    let shown = asked(&fleet, &["policy", "explain", "--request", "before"]).await;
+    assert!(shown.contains(&format!("main    round-robin {}  ", before.version)), "{shown}");
 }
 
 /// What came of a policy that fails, refuses, or leaves decode open until the prefill is done.

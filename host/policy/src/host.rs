@@ -54,8 +54,8 @@ pub struct PolicyHost {
     in_force: Arc<InForce>,
     /// What people are told, as of the last look at the folder; for calls and faults it asks the policies.
     told: ArcSwap<Vec<Told>>,
-    /// The same of the bindings.
-    bindings_told: ArcSwap<Option<String>>,
+    /// The same of the bindings: why newer ones are refused, and where those in force stand.
+    bindings_told: ArcSwap<(Option<String>, Vec<usize>)>,
     /// The same of the folder itself.
     folder_told: ArcSwap<Option<String>>,
     /// Held for as long as one look at the folder takes; never by a request.
@@ -154,10 +154,13 @@ impl PolicyHost {
 
     /// Which workloads are bound to which policies.
     pub fn bindings(&self) -> BindingsStatus {
+        let told = self.bindings_told.load();
+        let (refusal, lines) = (told.0.clone(), told.1.clone());
         BindingsStatus {
             file: workload_file::file_in(&self.config.folder).display().to_string(),
             in_force: self.generation().bindings().to_vec(),
-            refusal: (**self.bindings_told.load()).clone(),
+            lines,
+            refusal,
         }
     }
 
@@ -202,7 +205,8 @@ impl PolicyHost {
             self.swap(&mut state, &outcome.loaded);
         }
         self.told.store(Arc::new(self.tell(&state)));
-        self.bindings_told.store(Arc::new(state.bindings.refused().map(ToString::to_string)));
+        let refusal = state.bindings.refused().map(ToString::to_string);
+        self.bindings_told.store(Arc::new((refusal, state.bindings.lines().to_vec())));
         // Not before: whoever is told, and looks, sees what it was told.
         for (name, error) in refused {
             self.observer.refused(&name, &error, state.records.is_in_force(&name));

@@ -83,6 +83,6 @@ pub use status::{
     BindingsStatus, CacheStatus, CodeFrom, DecidesInstead, PolicyDetail, PolicyState, PolicyStatus,
     PutAsideStatus, RefusalStatus, ReloadOutcome,
 };
-pub use trial::{TrialAnswer, TrialRow};
+pub use trial::{TrialAnswer, TrialFacts, TrialRow};
 pub use watch::Watcher;
 pub use workload_file::{BINDINGS, BindingsError, WORKLOADS_MAX, read_bindings};

@@ -179,6 +179,8 @@ pub struct BindingsStatus {
     pub file: String,
     /// Those in force, in the order in which they are tried.
     pub in_force: Vec<Binding>,
+    /// The line of each in the file that they were taken from.
+    pub lines: Vec<usize>,
     /// Why the newest file is not in force: the sentence for people.
     pub refusal: Option<String>,
 }

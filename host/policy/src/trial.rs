@@ -26,8 +26,25 @@ pub struct TrialRow {
     pub case: &'static str,
     /// Which hook was asked.
     pub hook: Hook,
+    /// What the policy was shown.
+    pub shown: TrialFacts,
     /// The answer.
     pub answer: TrialAnswer,
+}
+
+/// What a case shows a policy: the figures that most answers turn on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialFacts {
+    /// Workers to choose from.
+    pub workers: usize,
+    /// Of the request.
+    pub prompt_tokens: u32,
+    /// The most of them that any worker is believed to have.
+    pub cached_tokens: u32,
+    /// The most that the request may write.
+    pub max_output_tokens: u32,
+    /// Requests that run or wait on all workers together.
+    pub requests: u32,
 }
 
 /// An answer of any hook.
@@ -99,7 +116,7 @@ fn checked(case: &Case, answer: TrialAnswer) -> Result<TrialRow, Refusal> {
     let hook = hook(&case.question);
     check(&case.question, &answer)
         .map_err(|bad| Refusal::Trial { case: case.name, fault: Fault::bad_verdict(hook, bad) })?;
-    Ok(TrialRow { case: case.name, hook, answer })
+    Ok(TrialRow { case: case.name, hook, shown: shown(&case.question), answer })
 }
 
 fn check(question: &Question, answer: &TrialAnswer) -> Result<(), BadVerdict> {
@@ -120,6 +137,21 @@ fn same(case: &Case, row: &TrialRow, again: TrialAnswer) -> Result<(), Refusal> 
     }
     let fault = Fault::impure(row.hook, &format!("{:?}", row.answer), &format!("{again:?}"));
     Err(Refusal::Trial { case: case.name, fault })
+}
+
+fn shown(question: &Question) -> TrialFacts {
+    let facts = match question {
+        Question::Route(facts) | Question::BindDecode(facts, _) => facts,
+        Question::Retain(turn) => &turn.facts,
+        Question::Heartbeat(lease) => &lease.facts,
+    };
+    TrialFacts {
+        workers: facts.fleet.len(),
+        prompt_tokens: facts.request.prompt_tokens,
+        cached_tokens: facts.cached_tokens.iter().copied().max().unwrap_or(0),
+        max_output_tokens: facts.request.max_output_tokens,
+        requests: facts.load.running.iter().chain(&facts.load.waiting).sum(),
+    }
 }
 
 fn hook(question: &Question) -> Hook {

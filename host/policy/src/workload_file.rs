@@ -66,6 +66,8 @@ fn text_in(folder: &Path) -> Result<String, BindingsError> {
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     in_force: Arc<[Binding]>,
+    /// The line of each in the file.
+    lines: Vec<usize>,
     /// What was last made of the file; `None` while it could not be read.
     seen: Option<String>,
     refused: Option<BindingsError>,
@@ -83,6 +85,11 @@ pub(crate) struct Looked {
 impl Bindings {
     pub(crate) fn in_force(&self) -> &Arc<[Binding]> {
         &self.in_force
+    }
+
+    /// The line of each in the file that they were taken from.
+    pub(crate) fn lines(&self) -> &[usize] {
+        &self.lines
     }
 
     pub(crate) fn refused(&self) -> Option<&BindingsError> {
@@ -106,7 +113,8 @@ impl Bindings {
         match parse(folder, &text) {
             Ok(bindings) => {
                 let changed = *self.in_force != *bindings;
-                *self = Self { in_force: bindings.into(), seen: Some(text), refused: None };
+                let lines = lines(&text);
+                *self = Self { in_force: bindings.into(), lines, seen: Some(text), refused: None };
                 Looked { changed, refused: None }
             }
             Err(error) => self.refuse(Some(text), error),
@@ -170,6 +178,13 @@ fn parse(folder: &Path, text: &str) -> Result<Vec<Binding>, BindingsError> {
         refused(error.span().map(|span| span.start), what, form.to_owned())
     })?;
     bindings(written).map_err(|(span, what, cure)| refused(Some(span.start), what, cure))
+}
+
+/// Where the workloads of a file that can be used begin.
+fn lines(text: &str) -> Vec<usize> {
+    let written = toml::from_str::<WrittenFile>(text).map(|file| file.workload).unwrap_or_default();
+    let starts = written.iter().map(|workload| workload.span().start);
+    starts.map(|at| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1).collect()
 }
 
 fn bindings(written: WrittenFile) -> Result<Vec<Binding>, Wrong> {
@@ -308,6 +323,7 @@ path_prefix = "/v1/chat"
         assert_eq!(bindings[0].matches, Match { header, ..Match::default() });
         assert_eq!((bindings[0].policy.as_str(), bindings[0].ttft_target_ms), ("least-loaded", Some(5_000)));
         assert_eq!(bindings[1].matches.path_prefix.as_deref(), Some("/v1/chat"));
+        assert_eq!(lines(GOOD), [2, 8]);
         assert_eq!(parse(Path::new("p"), "# none yet\n"), Ok(Vec::new()));
     }
 

@@ -1,15 +1,17 @@
 //! What the admin API tells of policies: all of them, one in full, and the last decisions.
 
 use hyper::{Response, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use sluice_policy::{PolicyState, PolicyStatus};
 
 use crate::app::App;
+use crate::binding_notes;
 use crate::config::BUILTIN;
 use crate::decisions::{DECISIONS_KEPT, Told};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame, json_response};
 use crate::models::percent_decoded;
+use crate::quoted::quoted;
 
 /// Before the name of one policy.
 pub const ONE: &str = "/admin/policies/";
@@ -27,9 +29,23 @@ pub fn list(app: &App) -> Response<ResponseBody> {
         "compiler_trouble": app.policies.compiler_trouble(),
         "cache": app.policies.cache_status(),
         "policies": status(app),
-        "bindings": app.policies.bindings(),
+        "bindings": bindings(app),
     });
     json_response(StatusCode::OK, body.to_string())
+}
+
+/// Those in force, and what people should know of some of them.
+fn bindings(app: &App) -> Value {
+    let bindings = app.policies.bindings();
+    let served = || app.config.pools.iter().map(|pool| pool.model.as_str());
+    let noted = bindings.in_force.iter().filter_map(|binding| {
+        let note = binding_notes::unserved(binding, served())?;
+        Some(json!({"workload": binding.workload, "note": note}))
+    });
+    let notes: Vec<_> = noted.collect();
+    let mut told = json!(bindings);
+    told["notes"] = notes.into();
+    told
 }
 
 /// One policy, by a path that begins with [`ONE`].
@@ -39,7 +55,7 @@ pub fn one(app: &App, path: &str) -> Response<ResponseBody> {
         Some(detail) => json_response(StatusCode::OK, json!(detail).to_string()),
         None => {
             let known: Vec<_> = status(app).into_iter().map(|policy| policy.name).collect();
-            let message = format!("there is no policy {name:.64?}; there are: {}", known.join(", "));
+            let message = format!("there is no policy {}; there are: {}", quoted(&name), known.join(", "));
             ApiError::new(StatusCode::NOT_FOUND, Blame::Client, "policy_not_found", message).response()
         }
     }
@@ -82,7 +98,7 @@ impl Query {
                     query.last = count.ok_or_else(|| format!("last takes 1 to {DECISIONS_KEPT}"))?;
                 }
                 ("request", id) if !id.is_empty() => query.request = Some(percent_decoded(id)),
-                _ => return Err(format!("{part:.64?} is not known here; write last=N or request=ID")),
+                _ => return Err(format!("{} is not known here; write last=N or request=ID", quoted(part))),
             }
         }
         Ok(query)

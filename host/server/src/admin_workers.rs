@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::fleet::{Pool, Worker};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame, json_response};
+use crate::quoted::quoted;
 
 /// Where orders to workers begin.
 pub const PREFIX: &str = "/admin/workers/";
@@ -97,11 +98,14 @@ fn find<'a>(app: &'a App, pool: &str, worker: &str) -> Result<(&'a Pool, &'a Arc
     let pools = app.fleet.pools();
     let found = pools.iter().find(|other| other.config.name == pool).ok_or_else(|| {
         let known: Vec<_> = pools.iter().map(|pool| pool.config.name.as_str()).collect();
-        missing("pool_not_found", format!("there is no pool {pool:.64?}; there are: {}", known.join(", ")))
+        missing(
+            "pool_not_found",
+            format!("there is no pool {}; there are: {}", quoted(pool), known.join(", ")),
+        )
     })?;
     let worker = found.worker(worker).ok_or_else(|| {
         let known: Vec<_> = found.workers.iter().map(|worker| worker.name.as_str()).collect();
-        let message = format!("pool {pool:?} has no worker {worker:.64?}; it has: {}", known.join(", "));
+        let message = format!("pool {pool:?} has no worker {}; it has: {}", quoted(worker), known.join(", "));
         missing("worker_not_found", message)
     })?;
     Ok((found, worker))

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::admin_address::AdminAddress;
+
 /// The open, programmable router for disaggregated LLM inference.
 ///
 /// Sluice stands in front of vLLM engines and speaks the OpenAI API. Where each request prefills and decodes is
@@ -118,9 +120,9 @@ pub struct Doctor {
 /// How a running host's admin API is reached.
 #[derive(Debug, Clone, Args)]
 pub struct AdminHost {
-    /// The host's admin address.
-    #[arg(long, default_value = "127.0.0.1:8001", value_parser = admin_address)]
-    pub admin: std::net::SocketAddr,
+    /// The host's admin address, HOST:PORT.
+    #[arg(long, default_value = "127.0.0.1:8001", value_name = "HOST:PORT")]
+    pub admin: AdminAddress,
     /// The file with the token that the host asks for, if it has one: its server.admin_token_file.
     #[arg(long, env = "SLUICE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -172,6 +174,16 @@ pub enum Policy {
     /// last 1,000 calls, and at least 5 times: its last good version decides, else the built-in default); `removed-but-bound` (the file of a
     /// policy that decides is gone, its last good version stays in force).
     List(PolicyList),
+    /// List the bindings of a running host in the order in which they are tried: the first that matches a request says
+    /// which workload it belongs to and which policy decides.
+    ///
+    ///     sluice policy bindings
+    ///
+    /// `line` is where a binding stands in bindings.toml. `state` is its policy's, as `sluice policy list` tells it, and
+    /// `why` says what keeps it from deciding. A newer bindings.toml that was refused is told below the table: what is
+    /// listed stays in force.
+    #[command(verbatim_doc_comment)]
+    Bindings(PolicyBindings),
     /// Show one policy of a running host in full: settings in force, bindings, calls, faults, earlier versions.
     ///
     ///     sluice policy show adaptive
@@ -182,7 +194,8 @@ pub enum Policy {
     ///     sluice policy explain --last 5
     ///     sluice policy explain --request my-request-id
     ///
-    /// The host keeps the last 1,024. `decided by` says who: `policy`; its last good version, since the newest was put
+    /// The host keeps the last 1,024. `policy` is the name that was bound, `module` what lay under it then, as it names
+    /// itself, with its version. `decided by` says who: `policy`; its last good version, since the newest was put
     /// aside (`last-good`); the built-in default, since the policy said so (`use-default`), failed (`fault`, with its
     /// kind), was put aside (`put-aside`), is not there (`not-loaded`) or is not configured (`builtin`); or the policy,
     /// which refused the request (`reject`).
@@ -192,7 +205,9 @@ pub enum Policy {
     ///
     ///     sluice policy check my-policy.wasm
     ///
-    /// Settings are read from my-policy.toml beside the file, if it is there.
+    /// Settings are read from my-policy.toml beside the file, if it is there. Of each trial case the table says what the
+    /// policy was shown: workers, requests on them, tokens of the prompt, those that some worker has cached, tokens of output
+    /// at most; and what it answered.
     #[command(verbatim_doc_comment)]
     Check(PolicyCheck),
     /// Make a new policy: a crate that builds, tests and drops in.
@@ -248,6 +263,17 @@ pub struct PolicyList {
     pub host: AdminHost,
 }
 
+/// `sluice policy bindings`
+#[derive(Debug, Args)]
+pub struct PolicyBindings {
+    /// Print one JSON object, for programs.
+    #[arg(long)]
+    pub json: bool,
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
+}
+
 /// `sluice policy check`
 #[derive(Debug, Args)]
 pub struct PolicyCheck {
@@ -275,30 +301,4 @@ pub struct PolicyBuild {
     /// The policy's crate.
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-}
-
-/// An admin address, with or without the `http://` that it is announced with.
-fn admin_address(text: &str) -> Result<std::net::SocketAddr, String> {
-    let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
-    address
-        .parse()
-        .map_err(|_| "write IP:PORT, as server.admin_listen says; the admin API is plain HTTP".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::admin_address;
-
-    #[test]
-    fn admin_addresses_may_be_urls() {
-        for (text, port) in [
-            ("127.0.0.1:8001", Some(8001)),
-            ("http://127.0.0.1:8001/", Some(8001)),
-            ("[::1]:8001", Some(8001)),
-            ("https://127.0.0.1:8001", None),
-            ("127.0.0.1", None),
-        ] {
-            assert_eq!(admin_address(text).ok().map(|address| address.port()), port, "{text}");
-        }
-    }
 }

@@ -44,7 +44,9 @@ pub struct Taken<'a> {
     pub workload: &'a str,
     /// The name of the policy that is bound.
     pub policy: &'a str,
-    /// As the policy says; empty for the built-in one.
+    /// The name that the module which was asked gives itself; the built-in one's where none was.
+    pub module: &'a str,
+    /// As that module says; empty for the built-in one.
     pub version: &'a str,
     /// Of the policy set.
     pub generation: u64,
@@ -78,6 +80,7 @@ struct Kept {
     tenant: String,
     workload: String,
     policy: String,
+    module: String,
     version: String,
     reason: String,
 }
@@ -122,7 +125,9 @@ pub struct Told {
     pub workload: String,
     /// The name of the policy that is bound.
     pub policy: String,
-    /// As the policy says; empty for the built-in one.
+    /// The name that the module which was asked gave itself; the built-in one's where none was.
+    pub module: String,
+    /// As that module said; empty for the built-in one.
     pub version: String,
     /// Of the policy set.
     pub generation: u64,
@@ -181,6 +186,7 @@ impl Decisions {
             (&mut kept.tenant, taken.tenant),
             (&mut kept.workload, taken.workload),
             (&mut kept.policy, taken.policy),
+            (&mut kept.module, taken.module),
             (&mut kept.version, taken.version),
             (&mut kept.reason, taken.reason),
         ] {
@@ -229,6 +235,7 @@ impl Decisions {
             pool: facts.pool.config.name.clone(),
             workload: kept.workload.clone(),
             policy: kept.policy.clone(),
+            module: kept.module.clone(),
             version: kept.version.clone(),
             generation: facts.generation,
             source: facts.source.name().to_owned(),

@@ -2,11 +2,13 @@
 //!
 //! Start at [`commands`] for what the program does, at [`pipeline`] for the life of a request.
 
+pub mod admin_address;
 pub mod admin_policies;
 pub mod admin_token;
 pub mod admin_workers;
 pub mod admission;
 pub mod app;
+pub mod binding_notes;
 pub mod cli;
 pub mod clock;
 pub mod commands;
@@ -30,12 +32,14 @@ pub mod passthrough;
 pub mod pipeline;
 pub mod policy_cache;
 pub mod policy_events;
+pub(crate) mod quoted;
 pub(crate) mod record;
 pub mod release;
 pub mod request;
 pub mod restarting;
 pub mod routes;
 pub mod sessions;
+pub(crate) mod spelling;
 pub mod splitting;
 pub mod stall;
 pub mod telemetry;

@@ -196,6 +196,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
     H: Service<Request<Incoming>, Response = Response<ResponseBody>, Error = Infallible>,
 {
+    // Its Date header panics, connection by connection, where this machine's clock is before 1970 or past 9999: such a
+    // clock is no state to serve in.
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)

@@ -91,6 +91,20 @@ async fn answered(
     deadline: Instant,
     record: &mut Record,
 ) -> Result<Answered, ApiError> {
+    let passage = read(app, path, headers, incoming, id, deadline, record).await?;
+    until_answered(&passage).await
+}
+
+/// Admits a request and reads it: whom it may go to, and what of it.
+async fn read<'a>(
+    app: &'a Arc<App>,
+    path: &'static Path,
+    headers: &HeaderMap,
+    incoming: Incoming,
+    id: RequestId,
+    deadline: Instant,
+    record: &mut Record,
+) -> Result<Passage<'a>, ApiError> {
     request::no_form(path)?;
     content_type::json(headers)?;
     let Admitted { caller, place, bytes, queued, .. } =
@@ -103,7 +117,7 @@ async fn answered(
             Passed::parse(path, &bytes, marks)
         }
     };
-    let Passed { model, output_limit, streams, body } = off_loop::run(bytes.len(), parse).await?;
+    let Passed { model, output_limit, streams, body } = off_loop::run(bytes.len(), parse).await??;
     let pool = app.fleet.pool(&model).cloned().ok_or_else(|| call::unknown_model(app, &model))?;
     record.passed_in(&pool.metrics);
     let trail = record.trail().clone();
@@ -118,7 +132,7 @@ async fn answered(
         record.charge(TokenUse::reserve(&app.tenants, &caller, prompt_tokens, generates.into())?);
     }
     let asked = Asked { streams, output_tokens: output_limit.map(|limit| limit.tokens), bytes: bytes.len() };
-    let passage = Passage {
+    Ok(Passage {
         answer_time: asked.answer_time(path.fate, &pool),
         seed: hash::bytes(2, &bytes[..bytes.len().min(SEED_BYTES)]),
         headers: call::forwarded(headers, app.tenants.takes_keys(), pool.engine_key.as_ref(), &trail),
@@ -131,7 +145,11 @@ async fn answered(
         body_bytes: bytes.len(),
         id,
         deadline,
-    };
+    })
+}
+
+/// Asks one worker after another, while they fail and there is time.
+async fn until_answered(passage: &Passage<'_>) -> Result<Answered, ApiError> {
     let mut unwanted = Vec::new();
     let mut attempt = 0;
     let mut worker = passage.choose(&unwanted)?;
@@ -143,7 +161,7 @@ async fn answered(
         attempt += 1;
         passage.trail.note(|story, now| story.attempt_failed(failed.failure.name(), now));
         let again = attempt < ATTEMPTS_AT_MOST && failed.may_be_tried_again(&passage.pool, &unwanted);
-        if !again || Instant::now() >= deadline {
+        if !again || Instant::now() >= passage.deadline {
             return Err(failed.error);
         }
         if !passage.pool.may_retry() {

@@ -3,22 +3,37 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sluice_core::workload::Binding;
 use sluice_policy::{
     BINDINGS, BindingsError, CacheUse, Fault, Generation, LoadError, Observer, OpenError, Policy, PutAside,
     Refusal,
 };
 
+use crate::binding_notes;
 use crate::config::BUILTIN;
 use crate::telemetry::Telemetry;
 
 /// Says once that a policy that should decide is not there. It is forgotten when the policy comes.
-pub fn tell_missing(telemetry: &Telemetry, policy: &str, folder: &Path) {
+pub fn tell_missing(telemetry: &Telemetry, policy: &str, folder: &Path, generation: &Generation) {
     telemetry.warn_once(&missing_key(policy), || {
         format!(
-            "policy {policy:?} is not in force: drop {}/{policy}.wasm; the built-in default decides until then",
-            folder.display()
+            "policy {policy:?} is not in force: drop {}/{policy}.wasm; the built-in default decides until then{}",
+            folder.display(),
+            binding_notes::did_you_mean(policy, generation.names().chain([BUILTIN])),
         )
     });
+}
+
+/// Says once that a binding waits for a model that no pool serves. It is forgotten when the binding is another.
+fn tell_unserved(telemetry: &Telemetry, binding: &Binding, models: &[String]) {
+    let about = format!("bound model {} ", binding.workload);
+    match binding_notes::unserved(binding, models.iter().map(String::as_str)) {
+        None => telemetry.forget_prefix(&about),
+        Some(note) if telemetry.is_news(&format!("{about}{note}")) => {
+            tracing::warn!(workload = binding.workload, "a binding can be used, but {note}");
+        }
+        Some(_) => {}
+    }
 }
 
 /// The folder itself among refused files: no policy is called so.
@@ -32,12 +47,13 @@ fn missing_key(policy: &str) -> String {
 pub struct PolicyEvents {
     telemetry: Arc<Telemetry>,
     folder: PathBuf,
+    models: Vec<String>,
 }
 
 impl PolicyEvents {
-    /// Into this telemetry; `folder` is the policies'.
-    pub fn new(telemetry: Arc<Telemetry>, folder: PathBuf) -> Self {
-        Self { telemetry, folder }
+    /// Into this telemetry; `folder` is the policies', `models` are those that are served.
+    pub fn new(telemetry: Arc<Telemetry>, folder: PathBuf, models: Vec<String>) -> Self {
+        Self { telemetry, folder, models }
     }
 
     fn fault_key(policy: &str, fault: &Fault) -> String {
@@ -86,13 +102,15 @@ impl Observer for PolicyEvents {
         self.telemetry.metrics.swapped(generation.number);
         let workloads = generation.bindings().len();
         tracing::info!(generation = generation.number, workloads, "policies in force");
-        for policy in generation.bindings().iter().map(|binding| binding.policy.as_str()) {
+        for binding in generation.bindings() {
+            tell_unserved(&self.telemetry, binding, &self.models);
+            let policy = binding.policy.as_str();
             if policy == BUILTIN {
                 continue;
             }
             self.telemetry.metrics.expect_policy(policy);
             if generation.policy(policy).is_none() {
-                tell_missing(&self.telemetry, policy, &self.folder);
+                tell_missing(&self.telemetry, policy, &self.folder, generation);
             }
         }
     }

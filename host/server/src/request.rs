@@ -109,7 +109,7 @@ impl OwnedRequest {
         }
         let headers = headers.clone();
         let read = move || Self::try_new(body, |body| ClientRequest::parse(endpoint, &headers, body));
-        off_loop::run(bytes, read).await
+        off_loop::run(bytes, read).await?
     }
 }
 
@@ -190,7 +190,7 @@ impl ClientRequest<'_> {
 
     /// Output tokens of all answers that the client asks for.
     pub fn output_tokens_at_most(&self) -> Result<u64, ApiError> {
-        let answers = |name| Ok(optional::<u32>(&self.members, name)?.unwrap_or(1));
+        let answers = |name| Ok::<_, ApiError>(optional::<u32>(&self.members, name)?.unwrap_or(1));
         let answers = answers("n")?.max(answers("best_of")?).max(1);
         Ok(u64::from(self.max_output_tokens) * u64::from(answers))
     }

@@ -14,8 +14,15 @@ use crate::{nothing_left_booked, right};
 /// So many requests until the odd one must have been met: it is as good as the other to the host's own policy.
 const MET_WITHIN: u64 = 40;
 
-/// Short, so that silence is soon known for what it is. A whole answer has 200 ms more for each of 2 tokens.
-const LIMITS: &str = "prefill_timeout_ms = 500\ndecode_first_byte_ms = 500\n";
+/// The kind of failure of which only time tells.
+const LATE: &str = "late";
+
+/// Where silence is to be known for what it is: soon, though a good engine on a busy machine can be late by it too. A
+/// whole answer has 200 ms more for each of 2 tokens.
+const SHORT_LIMITS: &str = "prefill_timeout_ms = 500\ndecode_first_byte_ms = 500\n";
+
+/// Everywhere else: what the odd engine does must be told before, however slowly it comes to do it.
+const LONG_LIMITS: &str = "prefill_timeout_ms = 20000\ndecode_first_byte_ms = 20000\n";
 
 #[derive(Clone)]
 struct Case {
@@ -58,11 +65,11 @@ const SSE_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r
 /// What is wrong whatever was asked.
 fn of_any_request() -> Vec<(&'static str, Vec<Step>, &'static str)> {
     vec![
-        ("takes the request and is silent", vec![Step::Holds], "late"),
-        ("a head, then nothing", then(says(JSON_HEAD), Step::Holds), "late"),
-        ("half a head, then nothing", then(says("HTTP/1.1 200 OK\r\ncontent-ty"), Step::Holds), "late"),
-        ("a body that drips", then(says(JSON_HEAD.replace("100", "100000").as_str()), Step::Drips(b" ".to_vec())), "late"),
-        ("a head that drips", then(says("HTTP/1.1 200 OK\r\n"), Step::Drips(b"x: y\r\n".to_vec())), "late"),
+        ("takes the request and is silent", vec![Step::Holds], LATE),
+        ("a head, then nothing", then(says(JSON_HEAD), Step::Holds), LATE),
+        ("half a head, then nothing", then(says("HTTP/1.1 200 OK\r\ncontent-ty"), Step::Holds), LATE),
+        ("a body that drips", then(says(JSON_HEAD.replace("100", "100000").as_str()), Step::Drips(b" ".to_vec())), LATE),
+        ("a head that drips", then(says("HTTP/1.1 200 OK\r\n"), Step::Drips(b"x: y\r\n".to_vec())), LATE),
         ("closes without a word", vec![], "broken"),
         ("resets without a word", vec![Step::Resets], "broken"),
         ("resets in the body", then(says(&format!("{JSON_HEAD}{{\"cho")), Step::Resets), "broken"),
@@ -72,8 +79,8 @@ fn of_any_request() -> Vec<(&'static str, Vec<Step>, &'static str)> {
         ("HTTP/0.9", says("{\"choices\":[{\"text\":\"x\"}]}"), "broken"),
         ("a header of 1 MB", then(says("HTTP/1.1 200 OK\r\nx: "), Step::Repeats(vec![b'y'; 1 << 16], 16)), "broken"),
         ("headers without end", then(says("HTTP/1.1 200 OK\r\n"), Step::Repeats(b"x: y\r\n".repeat(1_000), 1_000)), "broken"),
-        ("100 Continue without end", vec![Step::Repeats(b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000), usize::MAX)], "late"),
-        ("early hints, then nothing", then(vec![Step::Repeats(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n".to_vec(), 1_000)], Step::Holds), "late"),
+        ("100 Continue without end", vec![Step::Repeats(b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000), usize::MAX)], LATE),
+        ("early hints, then nothing", then(vec![Step::Repeats(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n".to_vec(), 1_000)], Step::Holds), LATE),
         ("another protocol is switched to", says("HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n"), "status_5xx"),
         ("a chunk whose size is no number", says(&format!("{CHUNKED_HEAD}ZZZ\r\n")), "broken"),
         ("a chunk of endless size", says(&format!("{CHUNKED_HEAD}FFFFFFFFFFFFFFFFFF\r\n")), "broken"),
@@ -109,13 +116,9 @@ fn of_any_request() -> Vec<(&'static str, Vec<Step>, &'static str)> {
 fn of_streams() -> Vec<(&'static str, Vec<Step>, &'static str)> {
     let events = |text: &str| says(&format!("{SSE_HEAD}{text}"));
     vec![
-        ("a stream's head, then nothing", then(says(SSE_HEAD), Step::Holds), "late"),
-        ("comments without end", then(says(SSE_HEAD), Step::Drips(b": ping\n\n".to_vec())), "late"),
-        (
-            "an event that does not end",
-            then(events("data: {\"choices\":[{\"text\":\"x"), Step::Holds),
-            "late",
-        ),
+        ("a stream's head, then nothing", then(says(SSE_HEAD), Step::Holds), LATE),
+        ("comments without end", then(says(SSE_HEAD), Step::Drips(b": ping\n\n".to_vec())), LATE),
+        ("an event that does not end", then(events("data: {\"choices\":[{\"text\":\"x"), Step::Holds), LATE),
         ("an event of 16 MB", then(events("data: \""), Step::Repeats(vec![b'y'; 1 << 20], 16)), "no_answer"),
         ("no events", says(SSE_HEAD), "broken"),
         ("nothing but its end", events("data: [DONE]\n\n"), "no_answer"),
@@ -180,21 +183,21 @@ fn well(request: &Recorded) -> Canned {
 }
 
 /// A host before the odd engine in one role, and good ones; the odd worker's name.
-fn beside(role: &str, odd: &OddEngine, good: &MockEngine) -> (String, HostPlan, Vec<&'static str>) {
+fn beside(case: &Case, odd: &OddEngine, good: &MockEngine) -> (String, HostPlan, Vec<&'static str>) {
+    let role = case.role;
     let other = good.url().replace("127.0.0.1", "localhost");
     let (mode, names) = match role {
         "unified" => (Mode::Unified, vec!["unified-0", "unified-1"]),
         "prefill" => (Mode::Pull, vec!["prefill-0", "prefill-1", "decode-0"]),
         _ => (Mode::Pull, vec!["decode-0", "decode-1", "prefill-0"]),
     };
-    let role: &'static str = ["unified", "prefill", "decode"].into_iter().find(|name| *name == role).unwrap();
     let mut plan = HostPlan::new(mode).worker(role, &odd.url).worker(role, good.url());
     match role {
         "prefill" => plan = plan.worker("decode", &other),
         "decode" => plan = plan.worker("prefill", &other),
         _ => {}
     }
-    plan.pool.push_str(LIMITS);
+    plan.pool.push_str(if case.kind == LATE { SHORT_LIMITS } else { LONG_LIMITS });
     (format!("{role}-0"), plan, names)
 }
 
@@ -223,9 +226,9 @@ fn failures<'a>(metrics: &Metrics, workers: &[&'a str]) -> Vec<(&'a str, &'stati
 }
 
 async fn is_got_around(number: u64, case: Case) {
-    let odd = OddEngine::start(case.steps).await;
+    let odd = OddEngine::start(case.steps.clone()).await;
     let good = MockEngine::start(well).await.unwrap();
-    let (name, plan, workers) = beside(case.role, &odd, &good);
+    let (name, plan, workers) = beside(&case, &odd, &good);
     let host = Host::start(&plan, &[]).await.unwrap();
     host.until_ready().await.unwrap();
     let mut asked = 0;
@@ -236,8 +239,11 @@ async fn is_got_around(number: u64, case: Case) {
     }
     let metrics = host.metrics().await.unwrap();
     let found = failures(&metrics, &workers);
-    let [(worker, kind, count)] = found[..] else { panic!("one kind of failure of one worker: {found:?}") };
-    assert_eq!((worker, kind), (name.as_str(), case.kind));
+    // Nobody else fails, unless by the clock alone.
+    let is_meant = |worker: &str| worker == name || case.kind == LATE;
+    assert!(found.iter().all(|(worker, kind, _)| *kind == case.kind && is_meant(worker)), "{found:?}");
+    assert!(found.iter().any(|(worker, ..)| *worker == name), "{found:?}");
+    let count: f64 = found.iter().map(|(.., count)| count).sum();
     assert_eq!(metrics.sum("sluice_retries_total", &[("reason", case.kind)]), count);
     assert_eq!(metrics.sum("sluice_requests_total", &[("outcome", "ok")]), asked as f64);
     assert_eq!(metrics.sum("sluice_requests_total", &[]), asked as f64);

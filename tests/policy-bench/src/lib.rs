@@ -10,6 +10,7 @@ pub mod both;
 pub mod calls;
 pub mod fleet;
 pub mod load;
+pub mod ring;
 pub mod rounds;
 pub mod swaps;
 pub mod us;

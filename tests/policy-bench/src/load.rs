@@ -1,12 +1,11 @@
-//! What comes before a call: compiling, an instance, a start with many policies, the call after a fault.
+//! What comes before a call: compiling, an instance, the call after a fault.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use sluice_harness::artifacts;
-use sluice_harness::budget::line;
 use sluice_harness::table::Table;
 use sluice_policy::{HostConfig, Limits, Policy, PolicyHost, Stages};
 
@@ -15,9 +14,6 @@ use crate::fleet;
 use crate::rounds::{Case, Plan, measure};
 use crate::us::shown;
 
-/// Policies of the host whose start is timed.
-const RESTART_POLICIES: usize = 20;
-const RESTART_AT_MOST: Duration = Duration::from_millis(200);
 /// Calls between two faults: half a percent of all, which no host holds against a policy.
 const CALLS_A_FAULT: usize = 200;
 
@@ -53,32 +49,6 @@ pub fn stages(plan: Plan) -> anyhow::Result<()> {
         table.row([time.name, shown(time.best), shown(time.median)]);
     }
     println!("adaptive, {} KB\n{table}", wasm.len().div_ceil(1024));
-    Ok(())
-}
-
-/// A host's start in a folder of many policies that an earlier start has seen: what is kept of the first start
-/// shows here.
-pub fn restart() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    let names = ["adaptive", "least-loaded", "vllm-defaults", "round-robin", "random"];
-    for number in 0..RESTART_POLICIES {
-        let mut wasm = artifacts::policy(names[number % names.len()])?;
-        // A custom section of one byte, so that no two files are the same.
-        wasm.extend([0, 3, 1, b'n', number as u8]);
-        std::fs::write(folder.path().join(format!("policy-{number}.wasm")), wasm)?;
-    }
-    let start = || {
-        let began = Instant::now();
-        let (host, _) = open(folder.path(), "policy-0")?;
-        let took = began.elapsed();
-        let loaded = host.generation().names().count();
-        ensure!(loaded == RESTART_POLICIES, "{loaded} of {RESTART_POLICIES} policies are in force");
-        anyhow::Ok(took)
-    };
-    let (first, again) = (start()?, start()?.min(start()?));
-    let target = format!("<= {} ms for {RESTART_POLICIES} policies", RESTART_AT_MOST.as_millis());
-    let found = format!("{} ms, the first start {} ms", again.as_millis(), first.as_millis());
-    println!("{}", line("policy.restart", &target, &found, again <= RESTART_AT_MOST));
     Ok(())
 }
 

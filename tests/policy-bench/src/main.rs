@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::Parser;
 use sluice_harness::artifacts;
 use sluice_policy_bench::rounds::Plan;
-use sluice_policy_bench::{calls, load, swaps};
+use sluice_policy_bench::{calls, load, ring, swaps};
 
-/// Times calls by rows and by hook, through WASM and natively; loading, faults, and swaps under load.
+/// Times calls by rows and by hook, through WASM and natively; a decision's record, loading, faults, and swaps under load.
 ///
 /// Rounds are interleaved. Of each figure the best round counts, for WASM and native code alike; answers are checked.
 #[derive(Debug, Parser)]
@@ -62,8 +62,8 @@ fn bench(options: &Options) -> anyhow::Result<()> {
     if options.calls {
         return Ok(());
     }
+    ring::run(plan)?;
     load::stages(plan)?;
     load::faults(faults)?;
-    load::restart()?;
     swaps::run(swaps)
 }

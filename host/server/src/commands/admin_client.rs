@@ -1,7 +1,6 @@
 //! Asking a running host's admin listener.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::cli::AdminHost;
@@ -29,7 +28,7 @@ fn read<T: serde::de::DeserializeOwned>(host: &AdminHost, body: &str) -> Result<
 
 /// HTTP/1.0: no keep-alive and no chunks, so the body is what follows the blank line.
 fn ask(host: &AdminHost, method: &str, path: &str) -> Result<String, String> {
-    let admin = host.admin;
+    let admin = &host.admin;
     let token = match &host.token_file {
         Some(file) => {
             let token = config::secret(file).map_err(|what| {
@@ -40,7 +39,7 @@ fn ask(host: &AdminHost, method: &str, path: &str) -> Result<String, String> {
         None => String::new(),
     };
     let exchange = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&admin, ADMIN_TIMEOUT)?;
+        let mut stream = admin.connect(ADMIN_TIMEOUT)?;
         stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
         write!(stream, "{method} {path} HTTP/1.0\r\nHost: {admin}\r\nContent-Length: 0\r\n{token}\r\n")?;
         let mut answer = String::new();

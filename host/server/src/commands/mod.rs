@@ -1,10 +1,12 @@
 //! What `sluice` does: one file a command. Exit codes: 0 done, 1 failed, 2 bad configuration or arguments.
 
 pub mod admin_client;
+pub mod check_config;
 pub mod doctor;
 pub mod emulate;
 pub mod fleet;
 pub mod policy;
+pub mod policy_bindings;
 pub mod policy_new;
 pub mod policy_show;
 pub mod serve;
@@ -14,8 +16,7 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::{CheckConfig, Cli, Command};
-use crate::config::{self, Secrets};
+use crate::cli::{Cli, Command};
 
 /// Exit code for a configuration or arguments that cannot be used.
 pub const BAD_INPUT: u8 = 2;
@@ -24,7 +25,7 @@ pub const BAD_INPUT: u8 = 2;
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Serve(args) => serve::run(&args),
-        Command::CheckConfig(args) => check_config(&args),
+        Command::CheckConfig(args) => check_config::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Drain(args) => fleet::drain(&args),
@@ -33,29 +34,6 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::TenantKey => tenants::key(),
         Command::Emulate(args) => emulate::run(args),
         Command::CompilePolicy => ExitCode::from(sluice_policy::serve_compilation()),
-    }
-}
-
-fn check_config(args: &CheckConfig) -> ExitCode {
-    let good = config::load(&args.config).and_then(|config| {
-        Secrets::read(&config)?;
-        let notes = serve::check_files(&config)?;
-        Ok((config, notes))
-    });
-    match good {
-        Ok((config, notes)) => {
-            let workers: usize = config.pools.iter().map(|pool| pool.workers.len()).sum();
-            let counted =
-                |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-            let (pools, workers) = (counted(config.pools.len(), "pool"), counted(workers, "worker"));
-            say(&format!("{}: good: {pools}, {workers}", args.config.display()));
-            notes.iter().for_each(|note| say(&format!("note: {note}")));
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            complain(&error.to_string());
-            ExitCode::from(error.exit_code())
-        }
     }
 }
 

@@ -1,15 +1,18 @@
-//! `sluice policy`: list, check, new, build; `show` and `explain` are in [`super::policy_show`].
+//! `sluice policy`: list, check, new, build; `show` and `explain` are in [`super::policy_show`], `bindings` in
+//! [`super::policy_bindings`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Deserialize;
+use serde_json::Value;
 use sluice_core::verdict::{DecodeChoice, Placement, Renewal, Retention, Verdict};
 use sluice_core::workload::DEFAULT_WORKLOAD;
-use sluice_policy::{Limits, TrialAnswer};
+use sluice_policy::{Limits, TrialAnswer, TrialFacts};
 
-use super::{admin_client, complain, policy_new, policy_show, say};
+use super::{admin_client, complain, policy_bindings, policy_new, policy_show, say};
+use crate::binding_notes;
 use crate::cli::{AdminHost, Policy, PolicyCheck};
 use crate::config;
 use crate::text_table::{TextTable, one_line};
@@ -22,6 +25,7 @@ const LIVE_PLACE: &str = "POLICY_FOLDER/DECIDING_NAME.wasm\n\
 pub fn run(command: Policy) -> ExitCode {
     let done = match command {
         Policy::List(args) => list(&args.host),
+        Policy::Bindings(args) => policy_bindings::show(&args),
         Policy::Show(args) => policy_show::show(&args),
         Policy::Explain(args) => policy_show::explain(&args),
         Policy::Check(args) => check(&args),
@@ -37,13 +41,14 @@ pub fn run(command: Policy) -> ExitCode {
     }
 }
 
+/// All policies and bindings, as the admin API tells them.
 #[derive(Deserialize)]
-struct Listing {
-    generation: u64,
-    default: String,
-    policies: Vec<Listed>,
+pub(super) struct Listing {
+    pub(super) generation: u64,
+    pub(super) default: String,
+    pub(super) policies: Vec<Listed>,
     #[serde(default)]
-    bindings: Bindings,
+    pub(super) bindings: Bindings,
     #[serde(default)]
     folder_refusal: Option<String>,
     #[serde(default)]
@@ -52,13 +57,31 @@ struct Listing {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Bindings {
-    refusal: Option<String>,
+pub(super) struct Bindings {
+    pub(super) file: String,
+    pub(super) in_force: Vec<Bound>,
+    pub(super) lines: Vec<usize>,
+    notes: Vec<Note>,
+    pub(super) refusal: Option<String>,
+}
+
+/// One of them.
+#[derive(Debug, Deserialize)]
+pub(super) struct Bound {
+    pub(super) workload: String,
+    pub(super) r#match: Value,
+    pub(super) policy: String,
 }
 
 #[derive(Deserialize)]
-struct Listed {
-    name: String,
+struct Note {
+    workload: String,
+    note: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Listed {
+    pub(super) name: String,
     state: String,
     #[serde(default)]
     workloads: Vec<String>,
@@ -98,10 +121,29 @@ struct Instead {
     digest: String,
 }
 
-#[derive(Deserialize)]
-struct Refusal {
-    message: String,
+/// Why the newest file is not in force.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Refusal {
+    pub(super) message: String,
 }
+
+impl Listing {
+    /// Why somebody else decides than the newest file of a policy, if that is so.
+    pub(super) fn why(&self, policy: &Listed) -> String {
+        let there =
+            self.policies.iter().filter(|other| other.state != MISSING).map(|other| other.name.as_str());
+        why(policy, there)
+    }
+
+    /// What people should know of a workload's binding.
+    pub(super) fn note(&self, workload: &str) -> Option<&str> {
+        let note = self.bindings.notes.iter().find(|note| note.workload == workload);
+        note.map(|note| note.note.as_str())
+    }
+}
+
+/// The state of a policy that should decide and has no file, as the host names it.
+const MISSING: &str = "missing";
 
 fn list(host: &AdminHost) -> Result<ExitCode, String> {
     let listing: Listing = admin_client::get(host, "/admin/policies")?;
@@ -127,7 +169,7 @@ fn list(host: &AdminHost) -> Result<ExitCode, String> {
             shown_code(policy),
             policy.calls.to_string(),
             faults.join(", "),
-            why(policy),
+            listing.why(policy),
         ]);
     }
     if let Some(refusal) = &listing.folder_refusal {
@@ -140,6 +182,9 @@ fn list(host: &AdminHost) -> Result<ExitCode, String> {
     if let Some(refusal) = &listing.bindings.refusal {
         say(&format!("bindings stay as they are: {}", one_line(refusal)));
     }
+    for Note { workload, note } in &listing.bindings.notes {
+        say(&one_line(&format!("workload {workload}: {note}")));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -149,7 +194,7 @@ fn decides_for(policy: &Listed, default: &str) -> String {
     policy.workloads.iter().cloned().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-fn shown_state(policy: &Listed) -> String {
+pub(super) fn shown_state(policy: &Listed) -> String {
     match (policy.state.as_str(), &policy.refusal) {
         (state @ ("loaded" | "put-aside"), Some(_)) => format!("{state}, newer file refused"),
         (state, _) => state.to_owned(),
@@ -164,9 +209,9 @@ fn shown_code(policy: &Listed) -> String {
     }
 }
 
-fn why(policy: &Listed) -> String {
+fn why<'n>(policy: &Listed, there: impl Iterator<Item = &'n str>) -> String {
     let aside = policy.put_aside.as_ref().map(why_aside);
-    let others = why_otherwise(policy);
+    let others = why_otherwise(policy, there);
     match aside {
         Some(aside) if policy.refusal.is_some() => format!("{aside}; the newer file: {others}"),
         Some(aside) => aside,
@@ -182,10 +227,10 @@ pub(super) fn why_aside(aside: &PutAside) -> String {
     format!("{instead} decides instead: {}", aside.message)
 }
 
-fn why_otherwise(policy: &Listed) -> String {
+fn why_otherwise<'n>(policy: &Listed, there: impl Iterator<Item = &'n str>) -> String {
     match (policy.state.as_str(), &policy.refusal) {
         (_, Some(refusal)) => refusal.message.clone(),
-        ("missing", None) => format!("there is no {}: the built-in default decides", policy.file),
+        (MISSING, None) => binding_notes::missing(&policy.file, &policy.name, there),
         ("removed-but-bound", None) => "its file is gone; it decides until another comes".to_owned(),
         _ if !policy.faults.is_empty() => "the default decided where it failed; the log says how".to_owned(),
         _ => String::new(),
@@ -221,9 +266,22 @@ fn check_one(file: &Path, limits: &Limits) -> Result<String, String> {
     let settings = sluice_policy::settings_beside(file).map_err(|error| refused(&error))?;
     let checked = sluice_policy::check_file(file, settings.as_deref(), limits);
     let checked = checked.map_err(|error| refused(&error))?;
-    let mut table = TextTable::new(&["trial case", "hook", "answer"]);
+    let headings = ["trial case", "hook", "workers", "requests", "prompt", "cached", "output", "answer"];
+    let mut table = TextTable::new(&headings);
     for trial in &checked.trial {
-        table.row([trial.case.to_owned(), trial.hook.name().to_owned(), answer(&trial.answer)]);
+        let TrialFacts { workers, prompt_tokens, cached_tokens, max_output_tokens, requests } = trial.shown;
+        let output =
+            if max_output_tokens == u32::MAX { "any".to_owned() } else { max_output_tokens.to_string() };
+        table.row([
+            trial.case.to_owned(),
+            trial.hook.name().to_owned(),
+            workers.to_string(),
+            requests.to_string(),
+            prompt_tokens.to_string(),
+            cached_tokens.to_string(),
+            output,
+            answer(&trial.answer),
+        ]);
     }
     Ok(format!(
         "{}: good: {} {} ({}), {} KB, compiled in {} ms\n{table}",

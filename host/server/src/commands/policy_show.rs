@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::policy::{PutAside, why_aside};
+use super::policy::{Bound, PutAside, Refusal, why_aside};
 use super::{admin_client, say};
 use crate::admin_policies;
 use crate::cli::{PolicyExplain, PolicyShow};
@@ -39,25 +39,12 @@ struct Shown {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Refusal {
-    message: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 struct Setting {
     key: String,
     value: Option<Value>,
     is_written: bool,
     takes: String,
     about: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Bound {
-    workload: String,
-    r#match: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -163,7 +150,7 @@ fn settings(policy: &Shown) -> TextTable<5> {
 }
 
 /// The conditions that are set.
-fn matched(matches: &Value) -> String {
+pub(super) fn matched(matches: &Value) -> String {
     let set = matches.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     let each = set.map(|(key, value)| match (&value["name"], &value["value"]) {
         (Value::String(name), Value::String(value)) => format!("{key} {name}: {value}"),
@@ -203,6 +190,7 @@ pub fn explain(args: &PolicyExplain) -> Result<ExitCode, String> {
         "model",
         "workload",
         "policy",
+        "module",
         "generation",
         "decided by",
         "placement",
@@ -217,7 +205,7 @@ pub fn explain(args: &PolicyExplain) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(told: &Told) -> [String; 13] {
+fn row(told: &Told) -> [String; 14] {
     let request = told.client_request.as_ref().unwrap_or(&told.request);
     let again = if told.attempt > 0 { format!(" (attempt {})", told.attempt + 1) } else { String::new() };
     let fault = told.fault.as_ref().map(|kind| format!(" ({kind})")).unwrap_or_default();
@@ -227,7 +215,8 @@ fn row(told: &Told) -> [String; 13] {
         told.tenant.clone(),
         told.model.clone(),
         told.workload.clone(),
-        format!("{} {}", told.policy, told.version).trim_end().to_owned(),
+        told.policy.clone(),
+        format!("{} {}", told.module, told.version).trim_end().to_owned(),
         told.generation.to_string(),
         format!("{}{fault}", told.source),
         placement(told),
@@ -309,7 +298,7 @@ mod tests {
                  "about": "What one waiting request counts as."},
                 {"key": "zone", "value": null, "is_written": false, "takes": "a text", "about": ""},
             ],
-            "bindings": [{"workload": "batch", "match": {"model": null, "tenant": "ads",
+            "bindings": [{"workload": "batch", "policy": "least-loaded", "match": {"model": null, "tenant": "ads",
                           "header": {"name": "x-workload", "value": "batch"}, "path_prefix": null}}],
             "earlier": [{"version": "0.0.9", "digest": "fedcba9876543210", "since_generation": 1, "until_generation": 3}],
         }))

@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluice_policy::{HostConfig, OpenError, PolicyHost};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use super::{Signals, complain, say};
 use crate::app::App;
@@ -80,7 +81,10 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     if config.policy.default != config::BUILTIN {
         telemetry.metrics.expect_policy(&config.policy.default);
     }
-    let events = PolicyEvents::new(telemetry.clone(), config.policy.folder.clone());
+    let events = {
+        let models = config.pools.iter().map(|pool| pool.model.clone()).collect();
+        PolicyEvents::new(telemetry.clone(), config.policy.folder.clone(), models)
+    };
     let policies = match PolicyHost::open(host_config(&config), Arc::new(events)) {
         Ok(policies) => policies,
         Err(error) => return refuse(&policy_folder(&config, &error)),
@@ -98,28 +102,8 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     code
 }
 
-/// The checks of files and folders that a start makes, without starting. Gives what is worth knowing all the same.
-pub(super) fn check_files(config: &Config) -> Result<Vec<String>, ConfigError> {
-    secured(config)?;
-    sluice_policy::check_folder(&config.policy.folder).map_err(|error| policy_folder(config, &error))?;
-    let policy = &config.policy;
-    let bindings = sluice_policy::read_bindings(&policy.folder)
-        .map_err(|error| config::in_use(config, "policy", "folder", error.to_string(), error.cure.clone()))?;
-    let bound =
-        bindings.iter().map(|binding| (&binding.policy, format!(" for workload {:?}", binding.workload)));
-    let deciding = std::iter::once((&policy.default, String::new())).chain(bound);
-    let missing = deciding.filter_map(|(name, whose)| {
-        let file = policy.folder.join(format!("{name}.wasm"));
-        let is_missing = name != config::BUILTIN && !file.exists();
-        is_missing.then(|| {
-            format!("there is no {} yet: the built-in default decides{whose} until then", file.display())
-        })
-    });
-    Ok(missing.collect())
-}
-
 /// TLS towards clients, if they see a certificate, and the client towards workers.
-fn secured(config: &Config) -> Result<(Option<ServerTls>, Upstream), ConfigError> {
+pub(super) fn secured(config: &Config) -> Result<(Option<ServerTls>, Upstream), ConfigError> {
     let server = config.server.tls.as_ref().map(tls::server_acceptor).transpose();
     let server = server.map_err(|error| {
         let is_key = config.server.tls.as_ref().is_some_and(|tls| error.path() == Some(&tls.key_file));
@@ -152,7 +136,7 @@ fn refuse(error: &ConfigError) -> ExitCode {
     ExitCode::from(error.exit_code())
 }
 
-fn policy_folder(config: &Config, error: &OpenError) -> ConfigError {
+pub(super) fn policy_folder(config: &Config, error: &OpenError) -> ConfigError {
     config::in_use(config, "policy", "folder", error.to_string(), error.cure())
 }
 
@@ -167,9 +151,7 @@ async fn serve(
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let _kv_probes = kv_watch::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
-    let connections_at_most = app.config.server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST)
-        + app.config.server.max_queued;
-    want_descriptors(descriptors(connections_at_most, app.config.server.max_in_flight));
+    want_descriptors(descriptors(connections_at_most(&app), app.config.server.max_in_flight));
     let signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(error) => {
@@ -185,16 +167,7 @@ async fn serve(
         }
     };
     let (acceptor, renewal) = tls.map(|tls| (tls.acceptor, tls.renewal)).unzip();
-    let failures = app.telemetry.metrics.tls_handshake_failures().clone();
-    let serving = Serving {
-        tls: acceptor.map(|acceptor| TlsServing { acceptor, failures }),
-        connections_at_most,
-        header_timeout: Duration::from_millis(app.config.server.header_timeout_ms),
-        request_timeout: Duration::from_millis(app.config.server.request_timeout_ms),
-        drain_timeout: Duration::from_millis(app.config.server.drain_timeout_ms),
-        stop: stopped,
-        threads: Some(threads),
-    };
+    let serving = serving(&app, acceptor, threads, stopped);
     tell_plain_admin(&app);
     announce(&app, &clients, &operators);
     let data = {
@@ -228,6 +201,32 @@ async fn serve(
     }
     tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+/// How clients are served.
+fn serving(
+    app: &App,
+    acceptor: Option<TlsAcceptor>,
+    threads: Arc<DataThreads>,
+    stop: watch::Receiver<bool>,
+) -> Serving {
+    let server = &app.config.server;
+    let failures = app.telemetry.metrics.tls_handshake_failures().clone();
+    Serving {
+        tls: acceptor.map(|acceptor| TlsServing { acceptor, failures }),
+        connections_at_most: connections_at_most(app),
+        header_timeout: Duration::from_millis(server.header_timeout_ms),
+        request_timeout: Duration::from_millis(server.request_timeout_ms),
+        drain_timeout: Duration::from_millis(server.drain_timeout_ms),
+        stop,
+        threads: Some(threads),
+    }
+}
+
+/// Clients' connections.
+fn connections_at_most(app: &App) -> usize {
+    let server = &app.config.server;
+    server.max_in_flight.saturating_mul(CONNECTIONS_PER_REQUEST) + server.max_queued
 }
 
 fn export(app: &App) -> Option<Exporter> {
@@ -307,8 +306,9 @@ fn tell_plain_admin(app: &App) {
 /// A deciding policy that is not there is told at the start, not with the first request.
 fn tell_missing_policy(app: &App) {
     let wanted = &app.config.policy.default;
-    if wanted != config::BUILTIN && app.policies.generation().default_policy().is_none() {
-        policy_events::tell_missing(&app.telemetry, wanted, &app.config.policy.folder);
+    let generation = app.policies.generation();
+    if wanted != config::BUILTIN && generation.default_policy().is_none() {
+        policy_events::tell_missing(&app.telemetry, wanted, &app.config.policy.folder, &generation);
     }
 }
 

@@ -9,10 +9,10 @@ use super::check::{Seen, file, name, number, optional};
 use super::errors::Problems;
 use super::limits;
 use super::meant::{Pool, PoolMode, Worker, worker_id};
-use super::spelling;
 use super::table::Field;
 use super::url::WorkerUrl;
 use super::written;
+use crate::spelling;
 
 /// Ways to share the work of a request that are known, but not to this version.
 const LATER_MODES: [&str; 3] = ["push", "bidirectional", "host-managed"];

@@ -15,7 +15,6 @@ mod limits;
 mod meant;
 mod secrets;
 mod source;
-mod spelling;
 mod table;
 mod url;
 mod written;
@@ -77,6 +76,20 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         found if found.is_empty() => Ok(config),
         found => Err(ConfigError::Invalid { path: path.to_path_buf(), problems: found }),
     }
+}
+
+/// A problem in another file than the configuration itself: told like all others, with the line of that file.
+pub fn in_file(file: &Path, line: Option<usize>, what: String, cure: String) -> ConfigError {
+    let mut text = String::new();
+    // What cannot be read, or only up to some line, is told without that line.
+    let _ = File::open(file).and_then(|file| file.take(MAX_CONFIG_BYTES).read_to_string(&mut text));
+    let place = line.and_then(|line| {
+        let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+        let written = text[before..].lines().next()?;
+        let start = before + (written.len() - written.trim_start().len());
+        Some(Source::new(&text).place(start..start + written.trim().len()))
+    });
+    ConfigError::Invalid { path: file.to_path_buf(), problems: vec![Problem { what, cure, place }] }
 }
 
 /// A problem that shows only once a value is used, as when a port is taken: told like all others, with the line

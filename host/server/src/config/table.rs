@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::errors::Problems;
-use super::spelling;
+use crate::spelling;
 
 /// What a kind of table is called and which keys it takes.
 pub(super) struct Shape {

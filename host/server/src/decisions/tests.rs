@@ -24,6 +24,7 @@ fn taken<'a>(pool: &'a Arc<Pool>, request: RequestId, reason: &'a str) -> Taken<
         tenant: "t",
         workload: "default",
         policy: "p",
+        module: "m",
         version: "1",
         generation: 1,
         source: Source::Policy,

@@ -58,6 +58,9 @@ const CLOSING: [StatusCode; 2] = [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::REQ
 /// When to come back while no worker is up: about the time a probe takes to notice one.
 const RETRY_AFTER_NO_WORKER_MS: u32 = 1_000;
 
+/// When to come back after this host ran short of descriptors, ports, memory or CPUs: they are freed as requests end.
+const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
+
 /// An error on its way to the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
@@ -93,6 +96,12 @@ impl ApiError {
     pub fn no_worker_up(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "no_worker_up", message)
             .retry_after(RETRY_AFTER_NO_WORKER_MS)
+    }
+
+    /// This host is short of something that requests give back as they end.
+    pub fn host_short(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, Blame::Host, "host_short", message)
+            .retry_after(RETRY_AFTER_SHORTAGE_MS)
     }
 
     /// The same, telling when to try again.

@@ -103,6 +103,7 @@ impl Passage<'_> {
         let of = kind.clone();
         let bytes = off_loop::run(bytes.len(), move || checked(of.as_ref(), bytes))
             .await
+            .map_err(|undone| dispatch::short(&mut leg, undone.to_string()))?
             .map_err(|what| dispatch::no_answer(&mut leg, blame, Failure::NoAnswer, what))?;
         leg.went_well();
         Ok(Answered::Whole { status: head.status, kind, bytes })

@@ -54,6 +54,7 @@ pub(super) async fn relay(
         let prefilled = turn.prefilled;
         let (bytes, end) = off_loop::run(bytes.len(), move || finish_whole(bytes, prefilled))
             .await
+            .map_err(|undone| dispatch::short(&mut turn.leg, undone.to_string()))?
             .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
         turn.finish(end, record);
         let mut response = json_response(StatusCode::OK, Bytes::new());

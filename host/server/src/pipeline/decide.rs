@@ -50,7 +50,7 @@ pub(super) fn decide(call: &Call<'_>, table: &Table, facts: &Facts) -> Result<De
         None if name == BUILTIN => Answer::without_route(Source::Builtin),
         None if is_put_aside => Answer::without_route(Source::PutAside),
         None => {
-            policy_events::tell_missing(&app.telemetry, name, &app.config.policy.folder);
+            policy_events::tell_missing(&app.telemetry, name, &app.config.policy.folder, &call.generation);
             call.pool.metrics.fallback(Fallback::PolicyNotLoaded);
             Answer::without_route(Source::NotLoaded)
         }
@@ -150,6 +150,7 @@ impl Case<'_, '_> {
             tenant: &call.tenant,
             workload: bound.workload,
             policy: bound.policy,
+            module: policy.map_or(BUILTIN, |policy| &policy.description().name),
             version: policy.map_or("", Policy::version),
             generation: call.generation.number,
             source,

@@ -20,9 +20,6 @@ use crate::upstream::{UpstreamBody, UpstreamError};
 /// The longest whole answer taken from an engine, in bytes: 128 k tokens with logprobs are under 64 MiB.
 pub(crate) const ANSWER_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
 
-/// When to come back after this host ran short of descriptors, ports or memory: they are freed as requests end.
-const RETRY_AFTER_SHORTAGE_MS: u32 = 1_000;
-
 /// Whether a leg whose connection broke before an answer may be sent once more as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resend {
@@ -101,9 +98,12 @@ pub(crate) fn unanswered(leg: &mut Leg, blame: Blame, error: &UpstreamError) -> 
 
 /// This host is short of something that requests give back as they end.
 pub(crate) fn short(leg: &mut Leg, message: String) -> Failed {
-    let failed = fail(leg, Blame::Host, Failure::HostShort, "host_short", message);
-    let error = ApiError { status: StatusCode::SERVICE_UNAVAILABLE, ..failed.error };
-    Failed { error: error.retry_after(RETRY_AFTER_SHORTAGE_MS), ..failed }
+    leg.failed(Failure::HostShort, &message);
+    Failed {
+        failure: Failure::HostShort,
+        worker: Some(leg.worker().id),
+        error: ApiError::host_short(message),
+    }
 }
 
 /// It did not answer in its time.

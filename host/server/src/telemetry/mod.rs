@@ -56,15 +56,21 @@ impl Telemetry {
 
     /// Logs a warning the first time its key comes. Each case is counted elsewhere; the log says it once.
     pub fn warn_once(&self, key: &str, message: impl FnOnce() -> String) {
+        if self.is_news(key) {
+            tracing::warn!("{} (said once, counted in /metrics)", message());
+        }
+    }
+
+    /// Whether something was not yet said; from now on it was.
+    pub fn is_news(&self, key: &str) -> bool {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.contains(key) {
-            return;
+            return false;
         }
         if said.len() < WARNINGS_REMEMBERED {
             said.insert(key.to_owned());
         }
-        drop(said);
-        tracing::warn!("{} (said once, counted in /metrics)", message());
+        true
     }
 
     /// Lets all warnings whose keys begin so be said again.

@@ -93,10 +93,18 @@ pub enum Presented<'a> {
 
 /// The key of `Authorization: Bearer KEY`, or where that is missing of `x-api-key: KEY`.
 pub fn presented(headers: &HeaderMap) -> Presented<'_> {
-    let (name, is_bearer) = match headers.contains_key(AUTHORIZATION) {
-        true => (AUTHORIZATION.as_str(), true),
-        false => (KEY_HEADER, false),
-    };
+    match headers.contains_key(AUTHORIZATION) {
+        true => bearer(headers),
+        false => key_in(headers, KEY_HEADER, false),
+    }
+}
+
+/// The token of `Authorization: Bearer TOKEN`.
+pub fn bearer(headers: &HeaderMap) -> Presented<'_> {
+    key_in(headers, AUTHORIZATION.as_str(), true)
+}
+
+fn key_in<'a>(headers: &'a HeaderMap, name: &str, is_bearer: bool) -> Presented<'a> {
     let mut values = headers.get_all(name).iter();
     let (value, more) = (values.next(), values.next());
     let Some(value) = value.map(|value| value.as_bytes()) else { return Presented::Nothing };

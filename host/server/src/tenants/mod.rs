@@ -17,7 +17,7 @@ use hyper::header::{HeaderMap, HeaderName};
 use sluice_core::admission::Share;
 use sluice_core::token_bucket::TokenBucket;
 
-pub use key::{KEY_BYTES_AT_MOST, KEY_HEADER, KeyDigest, Presented, presented};
+pub use key::{KEY_BYTES_AT_MOST, KEY_HEADER, KeyDigest, Presented, bearer};
 pub use salt::cache_salt;
 pub use token_use::TokenUse;
 

@@ -7,7 +7,7 @@ const MIN_START_BYTES: usize = 3;
 
 /// The word nearest to `written`, when it is near enough to be meant: a third of its letters may differ.
 /// Long words are left alone, which bounds the work.
-pub(super) fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     if written.len() > MAX_WORD_BYTES {
         return None;
     }
@@ -18,11 +18,12 @@ pub(super) fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str
 
 /// Whether one word is the other without its end, as `ttl` is `ttl_ms`.
 fn is_cut_short(written: &str, word: &str) -> bool {
-    written.len() >= MIN_START_BYTES && (word.starts_with(written) || written.starts_with(word))
+    written.len().min(word.len()) >= MIN_START_BYTES
+        && (word.starts_with(written) || written.starts_with(word))
 }
 
 /// What to write instead of a word that is none of the choices.
-pub(super) fn choice<'w, I: Iterator<Item = &'w str>>(written: &str, choices: impl Fn() -> I) -> String {
+pub(crate) fn choice<'w, I: Iterator<Item = &'w str>>(written: &str, choices: impl Fn() -> I) -> String {
     let list = listed(choices());
     match nearest(written, choices()) {
         Some(near) => format!("did you mean {near:?}? The choices are: {list}"),
@@ -47,6 +48,6 @@ fn distance(from: &str, to: &str) -> usize {
 }
 
 /// Words as a person would list them: `unified, pull`.
-pub(super) fn listed<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
+pub(crate) fn listed<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
     words.into_iter().collect::<Vec<_>>().join(", ")
 }
