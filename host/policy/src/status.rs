@@ -19,7 +19,7 @@ pub enum PolicyState {
     Loaded,
     /// Its file was refused and there is no older version.
     Refused,
-    /// Its file is gone, but it is bound, so its last good version goes on deciding.
+    /// Its file is gone, but it is bound, so its last good version goes on deciding. It may be put aside as well.
     RemovedButBound,
     /// It failed too often: its last good version decides, or else the built-in default.
     PutAside,
@@ -144,7 +144,10 @@ impl PolicyStatus {
         (self.calls, self.faults) = (policy.calls(), policy.faults());
         let Some(why) = policy.put_aside() else { return };
         let instead = generation.policy(&self.name).filter(|deciding| deciding.put_aside().is_none());
-        self.state = PolicyState::PutAside;
+        // That its file is gone too is the fact of the two that somebody has to mend.
+        if self.state == PolicyState::Loaded {
+            self.state = PolicyState::PutAside;
+        }
         self.put_aside = Some(PutAsideStatus {
             message: why.to_string(),
             why: why.clone(),

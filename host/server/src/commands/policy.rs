@@ -18,6 +18,9 @@ use crate::text_table::{TextTable, one_line};
 const LIVE_PLACE: &str = "POLICY_FOLDER/DECIDING_NAME.wasm\n\
     where DECIDING_NAME is what [policy] default says; it is live within a moment";
 
+/// The state of a policy that is bound and has no file any more.
+const FILE_GONE: &str = "removed-but-bound";
+
 /// Runs one of them.
 pub fn run(command: Policy) -> ExitCode {
     let done = match command {
@@ -145,9 +148,10 @@ fn decides_for(policy: &Listed, default: &str) -> String {
 }
 
 fn shown_state(policy: &Listed) -> String {
-    match (policy.state.as_str(), &policy.refusal) {
-        (state @ ("loaded" | "put-aside"), Some(_)) => format!("{state}, newer file refused"),
-        (state, _) => state.to_owned(),
+    match (policy.state.as_str(), &policy.refusal, &policy.put_aside) {
+        (state @ ("loaded" | "put-aside"), Some(_), _) => format!("{state}, newer file refused"),
+        (state @ FILE_GONE, _, Some(_)) => format!("{state}, put aside"),
+        (state, _, _) => state.to_owned(),
     }
 }
 
@@ -164,6 +168,7 @@ fn why(policy: &Listed) -> String {
     let others = why_otherwise(policy);
     match aside {
         Some(aside) if policy.refusal.is_some() => format!("{aside}; the newer file: {others}"),
+        Some(aside) if policy.state == FILE_GONE => format!("{aside}; and its file is gone"),
         Some(aside) => aside,
         None => others,
     }
@@ -181,7 +186,7 @@ fn why_otherwise(policy: &Listed) -> String {
     match (policy.state.as_str(), &policy.refusal) {
         (_, Some(refusal)) => refusal.message.clone(),
         ("missing", None) => format!("there is no {}: the built-in default decides", policy.file),
-        ("removed-but-bound", None) => "its file is gone; it decides until another comes".to_owned(),
+        (FILE_GONE, None) => "its file is gone; it decides until another comes".to_owned(),
         _ if !policy.faults.is_empty() => "the default decided where it failed; the log says how".to_owned(),
         _ => String::new(),
     }
