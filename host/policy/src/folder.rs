@@ -9,7 +9,9 @@ use std::time::UNIX_EPOCH;
 use rustix::fs::{OFlags, StatVfs, StatVfsMountFlags};
 use sha2::{Digest, Sha256};
 
+use crate::component_file::{HEAD_BYTES, check_magic};
 use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SETTINGS_BYTES_MAX};
+use crate::lines::Lines;
 use crate::load_error::{LoadError, OpenError, Refusal};
 use crate::workload_file::BINDINGS;
 
@@ -182,9 +184,14 @@ fn fits_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// Reads a policy file, if it is not too large.
+/// Reads a policy file, if it is not too large. Of what is no WASM only the first bytes are read.
 pub(crate) fn read_policy(path: &Path) -> Result<Vec<u8>, Refusal> {
-    read_bounded(path, FILE_BYTES_MAX, |bytes| Refusal::TooLarge { bytes })
+    let begins_as_wasm = |head: &[u8]| match check_magic(head) {
+        Err(refusal @ Refusal::NotWasm { .. }) => Err(refusal),
+        // What ends too early is short, and still arriving: its digest tells the next piece from it.
+        _ => Ok(()),
+    };
+    read_bounded(path, FILE_BYTES_MAX, |bytes| Refusal::TooLarge { bytes }, begins_as_wasm)
 }
 
 /// Settings of a policy file, as the host takes them: TOML text of NAME.toml beside NAME.wasm, or `None` when there is
@@ -200,15 +207,22 @@ pub(crate) fn read_settings(path: &Path) -> Result<Option<String>, Refusal> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(None);
     }
-    let bytes = read_bounded(path, SETTINGS_BYTES_MAX, |bytes| Refusal::SettingsTooLarge { bytes })?;
+    let bytes =
+        read_bounded(path, SETTINGS_BYTES_MAX, |bytes| Refusal::SettingsTooLarge { bytes }, |_| Ok(()))?;
     let text = String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
+        let line = Lines::of(error.as_bytes()).line(error.utf8_error().valid_up_to());
         Refusal::SettingsSyntax { line, detail: "is not UTF-8 text".to_owned() }
     })?;
     Ok(Some(text))
 }
 
-fn read_bounded(path: &Path, bytes_max: u64, too_large: impl Fn(u64) -> Refusal) -> Result<Vec<u8>, Refusal> {
+/// `begins_well` is asked of the first [`HEAD_BYTES`], or of all there are, before the rest is read.
+fn read_bounded(
+    path: &Path,
+    bytes_max: u64,
+    too_large: impl Fn(u64) -> Refusal,
+    begins_well: impl FnOnce(&[u8]) -> Result<(), Refusal>,
+) -> Result<Vec<u8>, Refusal> {
     let unreadable = |error: std::io::Error| Refusal::Unreadable(error.to_string());
     // Asked before opening, since opening a device may do something; and again after it, since the name may lead
     // somewhere else by then.
@@ -218,8 +232,11 @@ fn read_bounded(path: &Path, bytes_max: u64, too_large: impl Fn(u64) -> Refusal)
         return Err(too_large(data.len()));
     }
     let mut bytes = Vec::new();
+    (&file).take(HEAD_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    begins_well(&bytes)?;
     // One byte more than allowed, for a file that grows while it is read.
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let left = bytes_max.saturating_add(1).saturating_sub(bytes.len() as u64);
+    file.take(left).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > bytes_max { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
 }
 
@@ -250,6 +267,8 @@ fn check_regular(data: &Metadata) -> Result<(), Refusal> {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    const WASM_BEGINS: &[u8] = b"\0asm\x01\0\0\0";
 
     #[test]
     fn names_are_shown_short_and_clean_and_never_as_anothers() {
@@ -302,12 +321,12 @@ mod tests {
     fn a_file_that_everybody_may_write_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.wasm");
-        fs::write(&file, "text").unwrap();
+        fs::write(&file, WASM_BEGINS).unwrap();
         let read = |mode| {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             read_policy(&file).map_err(|refusal| (refusal.kind(), refusal.is_transient()))
         };
-        assert_eq!(read(0o664), Ok(b"text".to_vec()));
+        assert_eq!(read(0o664), Ok(WASM_BEGINS.to_vec()));
         assert_eq!(read(0o666), Err(("world-writable", true)));
     }
 
@@ -319,12 +338,12 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
         symlink("/dev/zero", path("endless")).unwrap();
         fs::create_dir(path("folder")).unwrap();
-        fs::write(path("file"), "text").unwrap();
+        fs::write(path("file"), WASM_BEGINS).unwrap();
         for name in ["pipe", "endless", "folder"] {
             assert_eq!(read_policy(&path(name)).unwrap_err().kind(), "unreadable", "{name}");
             // As if it had become that after the first look.
             assert_eq!(open_regular(&path(name)).unwrap_err().kind(), "unreadable", "{name}");
         }
-        assert_eq!(read_policy(&path("file")).unwrap(), b"text");
+        assert_eq!(read_policy(&path("file")).unwrap(), WASM_BEGINS);
     }
 }

@@ -16,7 +16,7 @@ use crate::load::{Loaded, load};
 use crate::load_error::{LoadError, OpenError};
 use crate::observer::Observer;
 use crate::policy::Policy;
-use crate::reading::{self, FileRead};
+use crate::reading::{self, FileRead, Scope};
 use crate::records::{Record, Records};
 use crate::status::{
     BindingsStatus, CacheStatus, PolicyDetail, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome,
@@ -62,8 +62,6 @@ struct State {
     records: Records<Policy>,
     bindings: Bindings,
     history: History,
-    /// So that the same trouble with the folder is told once.
-    folder_error: Option<String>,
 }
 
 struct Told {
@@ -106,7 +104,6 @@ impl PolicyHost {
                 records,
                 bindings: Bindings::default(),
                 history: History::default(),
-                folder_error: None,
             }),
             config,
         };
@@ -168,16 +165,24 @@ impl PolicyHost {
 
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
     pub fn reload(&self) -> ReloadOutcome {
+        self.look(Scope::All)
+    }
+
+    /// Looks again at what may be taken although nothing changed.
+    pub(crate) fn retry(&self) {
+        self.look(Scope::Transient);
+    }
+
+    fn look(&self, scope: Scope) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = folder::fingerprint(&self.config.folder);
         let mut found = match folder::scan(&self.config.folder) {
             Ok(found) => found,
-            Err(error) => return self.folder_refused(&mut state, &error),
+            Err(error) => return self.folder_refused(&error),
         };
-        state.folder_error = None;
         self.folder_told.store(Arc::default());
         let mut outcome = ReloadOutcome::default();
-        let (read, rebound) = self.read_until_still(&mut found, seen, &mut state);
+        let (read, rebound) = self.read_until_still(scope, &mut found, seen, &mut state);
         let refused = self.load_new(&found, read, &mut state.records, &mut outcome);
         let removed = state.records.keep_only(&found);
         let gone = || removed.iter().filter(|removed| !removed.kept);
@@ -218,8 +223,10 @@ impl PolicyHost {
         let bindings = Arc::clone(state.bindings.in_force());
         let number = self.in_force.swap(state.records.policies(), bindings);
         state.records.swapped(number);
-        for (name, policy) in state.records.policies().iter().filter(|(name, _)| loaded.contains(name)) {
-            state.history.loaded(name, policy.version(), policy.digest(), number);
+        for name in loaded {
+            if let Some(policy) = state.records.in_force(name) {
+                state.history.loaded(name, policy.version(), policy.digest(), number);
+            }
         }
     }
 
@@ -240,14 +247,12 @@ impl PolicyHost {
     }
 
     /// The folder's trouble is not the policies': all stay in force. It may be in the middle of being replaced.
-    fn folder_refused(&self, state: &mut State, error: &OpenError) -> ReloadOutcome {
-        let message = error.to_string();
-        if state.folder_error.as_ref() != Some(&message) {
+    fn folder_refused(&self, error: &OpenError) -> ReloadOutcome {
+        let told = format!("{error}; {}", error.cure());
+        let before = self.folder_told.swap(Arc::new(Some(told.clone())));
+        if before.as_ref().as_ref() != Some(&told) {
             self.observer.folder_refused(error);
-            state.folder_error = Some(message.clone());
         }
-        let told = format!("{message}; {}", error.cure());
-        self.folder_told.store(Arc::new(Some(told.clone())));
         let generation = self.generation().number;
         ReloadOutcome { generation, folder_error: Some(told), ..ReloadOutcome::default() }
     }
@@ -256,6 +261,7 @@ impl PolicyHost {
     /// at the last reading.
     fn read_until_still(
         &self,
+        mut scope: Scope,
         found: &mut Vec<Found>,
         mut seen: Option<Vec<folder::Fingerprint>>,
         state: &mut State,
@@ -265,7 +271,7 @@ impl PolicyHost {
             rebound |= self.look_at_bindings(state);
             // Those that decide come first: neither the bound on their number nor another's compiling keeps them waiting.
             found.sort_by_key(|found| state.records.rank(&found.name));
-            let read = reading::all(found, &mut state.records);
+            let read = reading::files(scope, found, &mut state.records);
             readings_left -= 1;
             let now = folder::fingerprint(&self.config.folder);
             if readings_left == 0 || now == seen {
@@ -274,7 +280,7 @@ impl PolicyHost {
             seen = now;
             // Gone since: what was there decides, and the next look says what became of the folder.
             let Ok(again) = folder::scan(&self.config.folder) else { return (read, rebound) };
-            *found = again;
+            (*found, scope) = (again, Scope::All);
         }
     }
 
@@ -300,7 +306,7 @@ impl PolicyHost {
             }
             let (key, result) = match read {
                 FileRead::Known => continue,
-                FileRead::Refused(error) => (None, Err(error)),
+                FileRead::Refused(error) => (error.reason.told_by_head(), Err(error)),
                 FileRead::New(contents) => self.load(found, &contents),
                 FileRead::NewAndLarge => match folder::read(found) {
                     Ok(contents) => self.load(found, &contents),

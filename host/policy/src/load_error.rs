@@ -271,6 +271,15 @@ impl Refusal {
         }
     }
 
+    /// What tells this content from another that is refused for the same reason, where no more than its first bytes were
+    /// read.
+    pub(crate) fn told_by_head(&self) -> Option<String> {
+        match self {
+            Self::NotWasm { begins } => Some(begins.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether the same bytes may be taken at another moment.
     pub fn is_transient(&self) -> bool {
         match self {

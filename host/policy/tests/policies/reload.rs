@@ -69,6 +69,9 @@ fn a_bad_file_leaves_the_old_version_in_force() {
     assert_eq!(bench.log.take(), ["refused main not-wasm true"]);
     bench.host.reload();
     assert_eq!(bench.log.take(), [""; 0], "told once");
+    bench.put("main.wasm", b"no WASM either");
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["refused main not-wasm true"], "another content");
     assert_eq!(digest(&bench, "main"), old);
     let told = status(&bench, "main");
     assert_eq!(
