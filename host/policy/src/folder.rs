@@ -1,5 +1,6 @@
 //! The policy folder: what lies in it, and whether it may be trusted.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -10,7 +11,7 @@ use rustix::fs::{OFlags, StatVfs, StatVfsMountFlags};
 use sha2::{Digest, Sha256};
 
 use crate::component_file::{HEAD_BYTES, check_magic};
-use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SETTINGS_BYTES_MAX};
+use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, POLICIES_MAX, SETTINGS_BYTES_MAX};
 use crate::lines::Lines;
 use crate::load_error::{LoadError, OpenError, Refusal};
 use crate::workload_file::BINDINGS;
@@ -28,6 +29,27 @@ pub(crate) struct Found {
     pub(crate) modified_ms: Option<u64>,
 }
 
+/// Settings that no policy has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SettingsOnly {
+    /// As [`Found::name`].
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+}
+
+impl SettingsOnly {
+    pub(crate) fn refusal(&self) -> LoadError {
+        LoadError { file: self.file.clone(), reason: Refusal::SettingsOnly }
+    }
+}
+
+/// What lies in a folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Files {
+    pub(crate) policies: Vec<Found>,
+    pub(crate) settings_only: Vec<SettingsOnly>,
+}
+
 /// What a policy's files hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
@@ -35,18 +57,21 @@ pub(crate) struct Contents {
     pub(crate) settings: Option<String>,
     /// SHA-256 of the policy's file.
     pub(crate) digest: String,
-    /// SHA-256 over both files: the same key means there is nothing to load again.
+    /// SHA-256 of its settings' file, if there is one.
+    pub(crate) settings_digest: Option<String>,
+    /// Of both: the same key means there is nothing to load again.
     pub(crate) key: String,
 }
 
 impl Contents {
     pub(crate) fn new(wasm: Vec<u8>, settings: Option<String>) -> Self {
         let digest = hex(&Sha256::digest(&wasm));
-        let key = match &settings {
-            Some(text) => format!("{digest}+{}", hex(&Sha256::digest(text))),
+        let settings_digest = settings.as_ref().map(|text| hex(&Sha256::digest(text)));
+        let key = match &settings_digest {
+            Some(settings) => format!("{digest}+{settings}"),
             None => digest.clone(),
         };
-        Self { wasm, settings, digest, key }
+        Self { wasm, settings, digest, settings_digest, key }
     }
 }
 
@@ -67,7 +92,7 @@ pub(crate) fn fingerprint(folder: &Path) -> Option<Vec<Fingerprint>> {
     let mut prints: Vec<_> = fs::read_dir(folder)
         .ok()?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| is_policy_file(path) || path.extension().is_some_and(|extension| extension == "toml"))
+        .filter(|path| is_policy_file(path) || path.extension().is_some_and(|extension| extension == TOML))
         .filter_map(of)
         .collect();
     prints.extend(of(folder.to_owned()));
@@ -76,25 +101,40 @@ pub(crate) fn fingerprint(folder: &Path) -> Option<Vec<Fingerprint>> {
 }
 
 /// What configurations call the host's own policy, which has no file.
-const BUILTIN: &str = "builtin";
+pub(crate) const BUILTIN: &str = "builtin";
 
-/// The policies of a folder, in the order of their names. Fails if the folder is not there or not to be trusted.
-pub(crate) fn scan(folder: &Path) -> Result<Vec<Found>, OpenError> {
+/// What settings' files end in.
+const TOML: &str = "toml";
+
+/// The files of a folder, in the order of their names. Fails if the folder is not there or not to be trusted.
+pub(crate) fn scan(folder: &Path) -> Result<Files, OpenError> {
     let unreadable =
         |error: std::io::Error| OpenError::Folder { folder: folder.to_owned(), detail: error.to_string() };
     let data = fs::metadata(folder).map_err(unreadable)?;
     check_mode(folder, &data)?;
-    let mut found = Vec::new();
+    let (mut policies, mut settings) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         if let Some(name) = policy_name(&path) {
             let settings_file = path.with_extension("toml");
             let modified_ms = modified_ms(&path).max(modified_ms(&settings_file));
-            found.push(Found { name, file: path, settings_file, modified_ms });
+            policies.push(Found { name, file: path, settings_file, modified_ms });
+        } else if is_file_with(&path, TOML) && stem(&path) != BINDINGS {
+            settings.push(path);
         }
     }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
+    policies.sort_by(|a, b| a.name.cmp(&b.name));
+    let settings_only = settings_only(settings, &policies);
+    Ok(Files { policies, settings_only })
+}
+
+/// No more than there may be policies: a folder full of other things is not listed whole.
+fn settings_only(mut settings: Vec<PathBuf>, policies: &[Found]) -> Vec<SettingsOnly> {
+    let theirs: BTreeSet<_> = policies.iter().map(|found| &found.settings_file).collect();
+    settings.retain(|file| !theirs.contains(file));
+    settings.sort();
+    settings.truncate(POLICIES_MAX);
+    settings.into_iter().map(|file| SettingsOnly { name: shown_name(&stem(&file)), file }).collect()
 }
 
 /// Whether a host could start with this folder: it is there, can be read, and only whom the host trusts may write it.
@@ -121,9 +161,13 @@ fn everybody_writes(mode: u32, mount: impl FnOnce() -> rustix::io::Result<StatVf
 }
 
 /// Hidden files are half-written copies of editors and tools, or the folders behind swapped links.
-fn is_policy_file(path: &Path) -> bool {
+fn is_file_with(path: &Path, extension: &str) -> bool {
     let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-    !hidden && path.extension().is_some_and(|extension| extension == "wasm")
+    !hidden && path.extension().is_some_and(|found| found == extension)
+}
+
+fn is_policy_file(path: &Path) -> bool {
+    is_file_with(path, "wasm")
 }
 
 fn policy_name(path: &Path) -> Option<String> {

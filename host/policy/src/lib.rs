@@ -17,6 +17,7 @@
 
 mod bindings;
 mod cache;
+mod change;
 mod clock;
 mod code_bounds;
 mod compiler;
@@ -35,6 +36,7 @@ mod in_force;
 mod instance;
 mod limits;
 mod lines;
+mod listing;
 mod load;
 mod load_error;
 mod meter;
@@ -59,6 +61,7 @@ mod workload_file;
 mod world;
 
 pub use cache::{CACHE_USES, CacheUse};
+pub use change::Change;
 pub use component_file::HOOKS;
 pub use conduct::{CALLS_WATCHED, FAULTS_MIN, FAULTS_PER_THOUSAND_MAX};
 pub use description::{ABOUT_BYTES_MAX, STATED_BYTES_MAX};

@@ -57,6 +57,7 @@ pub(crate) fn load(
     let identity = Identity {
         name: found.name.clone(),
         digest: contents.digest.clone(),
+        settings_digest: contents.settings_digest.clone(),
         bytes: contents.wasm.len() as u64,
         compile_ms: tried.compile_ms,
         code: tried.code,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_core::verdict::Verdict;
 use sluice_policy::{
-    Fault, Hook, HostConfig, LIVE_GENERATIONS_MAX, OpenError, PolicyHost, PolicyState, PolicyStatus,
+    Change, Fault, Hook, HostConfig, LIVE_GENERATIONS_MAX, OpenError, PolicyHost, PolicyState, PolicyStatus,
 };
 
 use crate::guest::{self, Bench};
@@ -156,6 +156,75 @@ fn settings_are_part_of_a_version() {
     bench.remove("main.toml");
     bench.host.reload();
     assert_eq!(reason().as_deref(), Some("untagged"));
+}
+
+/// A change of settings alone does not read like one of code, in the log and afterwards.
+#[test]
+fn what_a_version_changed_is_told() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
+    bench.put("main.toml", b"a = 1");
+    bench.host.reload();
+    bench.put("main.wasm", &guest::text(1));
+    bench.put("main.toml", b"a = 2");
+    bench.host.reload();
+    bench.put("main.wasm", &guest::text(2));
+    bench.host.reload();
+    let log = bench.log.take();
+    let loaded: Vec<_> = log.iter().filter(|line| line.starts_with("loaded")).collect();
+    assert_eq!(
+        loaded,
+        ["loaded main", "loaded main settings", "loaded main code-and-settings", "loaded main"]
+    );
+    let detail = bench.host.detail("main").unwrap();
+    assert_eq!(detail.status.changed, Some(Change::Code));
+    let earlier: Vec<_> = detail.earlier.iter().map(|earlier| earlier.changed).collect();
+    assert_eq!(earlier, [Change::CodeAndSettings, Change::Settings, Change::First]);
+    let settings: Vec<_> = detail.earlier.iter().map(|earlier| earlier.settings_digest.as_deref()).collect();
+    assert!(settings[0].is_some() && settings[0] != settings[1] && settings[2].is_none(), "{settings:?}");
+    assert_eq!(detail.status.settings_digest.as_deref(), settings[0]);
+    assert_eq!(detail.earlier[1].digest, detail.earlier[2].digest);
+}
+
+#[test]
+fn settings_without_a_policy_are_told_once_and_listed() {
+    let bench = guest::bench(&[
+        ("main.wasm", &guest::text(0)),
+        ("main.toml", b"a = 1"),
+        ("bindings.toml", b""),
+        (".hidden.toml", b""),
+        ("builtin.toml", b""),
+        ("mian.toml", b"a = 1"),
+    ]);
+    let only = |name: &str| format!("refused {name} settings-only false");
+    assert_eq!(bench.log.take(), ["loaded main", &only("builtin"), &only("mian"), "generation 1 main"]);
+    bench.put("other.toml", b"");
+    bench.host.reload();
+    assert_eq!(bench.log.take(), [only("other")], "each once");
+    let told = status(&bench, "mian");
+    assert_eq!(told.state, PolicyState::SettingsOnly);
+    let why = told.refusal.expect("says what to do").message;
+    assert!(
+        why.contains("mian.toml: ") && why.ends_with("give both the same name, or take it away"),
+        "{why}"
+    );
+    assert_eq!(bench.host.status().len(), 4);
+
+    bench.put("other.wasm", &guest::text(1));
+    bench.remove("mian.toml");
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["loaded other", "generation 2 main,other"]);
+    assert_eq!(status(&bench, "other").state, PolicyState::Loaded);
+    // Its file goes and its settings stay; then it is bound, which is the worse of the two.
+    bench.remove("other.wasm");
+    bench.host.reload();
+    assert_eq!(status(&bench, "other").state, PolicyState::SettingsOnly);
+    let binding = "[[workload]]\nname = 'w'\nmatch = { model = 'm' }\npolicy = 'other'\n";
+    bench.put("bindings.toml", binding.as_bytes());
+    bench.host.reload();
+    assert_eq!(status(&bench, "other").state, PolicyState::Missing);
+    bench.remove("main.wasm");
+    bench.host.reload();
+    assert_eq!(status(&bench, "main").state, PolicyState::RemovedButBound);
 }
 
 #[test]
@@ -368,7 +437,7 @@ struct SwapsMeanwhile {
 }
 
 impl sluice_policy::Observer for SwapsMeanwhile {
-    fn loaded(&self, policy: &sluice_policy::Policy) {
+    fn loaded(&self, policy: &sluice_policy::Policy, _: Change) {
         if policy.name() == "main" && !self.done.swap(true, std::sync::atomic::Ordering::Relaxed) {
             symlink("..v2", self.folder.join("..new")).unwrap();
             std::fs::rename(self.folder.join("..new"), self.folder.join("..data")).unwrap();
