@@ -3,6 +3,8 @@
 
 mod cache;
 mod calls;
+mod folder_trust;
+mod followed;
 mod guest;
 mod hostile;
 mod hostile_files;
@@ -11,4 +13,7 @@ mod numbers;
 mod other_languages;
 mod put_aside;
 mod reload;
+mod rewrites;
+mod superseded;
 mod watch;
+mod watch_folder;
