@@ -10,6 +10,7 @@
 //! - [`kv_proof`]: whether KV really moves between workers, from what a probe showed.
 //! - [`failure`]: what can go wrong, and whether to try again; [`breaker`], [`retry_budget`]: how often.
 //! - [`admission`]: who runs, waits and is shed; [`token_bucket`]: tokens per minute.
+//! - [`unfit_chars`]: what text of others may not bring into a line of ours.
 //! - [`session`]: what is remembered between the turns of a conversation.
 #![forbid(unsafe_code)]
 
@@ -29,5 +30,6 @@ pub mod session;
 pub mod table;
 pub mod testing;
 pub mod token_bucket;
+pub mod unfit_chars;
 pub mod verdict;
 pub mod workload;

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
@@ -57,8 +56,8 @@ pub(crate) struct Compiler {
     hurried: AtomicBool,
     /// What is left of this look's [`COMPILE_WAIT`].
     patience: Mutex<Duration>,
-    /// Those that nobody waits for any more, by the digest of what is compiled.
-    slow: Mutex<BTreeMap<[u8; 32], Compiling>>,
+    /// Those that nobody waits for any more, by the digest of the file that is compiled.
+    slow: Mutex<BTreeMap<String, Compiling>>,
 }
 
 impl Compiler {
@@ -92,59 +91,84 @@ impl Compiler {
         self.hurried.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn component(&self, engine: &Engine, bytes: Vec<u8>) -> Result<Component, Refusal> {
+    /// What became of a file that an earlier look stopped waiting for; `None` when it is not being compiled.
+    pub(crate) fn resume(&self, digest: &str) -> Option<Result<Component, Refusal>> {
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiling = slow.remove(digest)?;
+        // Only the first look waits: later ones are for what else changed.
+        Some(wait_for(compiling, digest, Duration::ZERO, &mut slow))
+    }
+
+    /// Compiles a file that is not being compiled yet. `component` makes of it what is compiled: asked for only when there
+    /// is room to begin.
+    pub(crate) fn compile(
+        &self,
+        digest: &str,
+        engine: &Engine,
+        component: impl FnOnce() -> Result<Vec<u8>, Refusal>,
+    ) -> Result<Component, Refusal> {
         if !self.hurried.load(Ordering::Relaxed) {
-            return self.compile_within(None, engine, bytes);
+            return self.place.compiled(engine, &component()?);
         }
         let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.has_room() {
+            return Err(Refusal::StillCompiling);
+        }
+        let bytes = component()?;
         let began = clock::monotonic();
-        let component = self.compile_within(Some(*patience), engine, bytes);
+        let result = self.compile_within(*patience, digest, engine, bytes);
         *patience = patience.saturating_sub(clock::monotonic().saturating_sub(began));
-        component
+        result
+    }
+
+    /// Whether one more may be compiled now.
+    fn has_room(&self) -> bool {
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        slow.values().filter(|compiling| !compiling.thread.is_finished()).count() <= SLOW_COMPILES_MAX
     }
 
     fn compile_within(
         &self,
-        wait: Option<Duration>,
+        wait: Duration,
+        digest: &str,
         engine: &Engine,
         bytes: Vec<u8>,
     ) -> Result<Component, Refusal> {
-        let Some(wait) = wait else { return self.place.compiled(engine, &bytes) };
-        let digest = Sha256::digest(&bytes).into();
+        let compiling = spawn(self.place.clone(), engine.clone(), bytes)?;
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the first look waits: later ones are for what else changed.
-        let (compiling, wait) = match slow.remove(&digest) {
-            Some(compiling) => (compiling, Duration::ZERO),
-            None => {
-                let running = slow.values().filter(|compiling| !compiling.thread.is_finished()).count();
-                if running > SLOW_COMPILES_MAX {
-                    return Err(Refusal::StillCompiling);
-                }
-                (spawn(self.place.clone(), engine.clone(), bytes)?, wait)
-            }
-        };
-        match compiling.result.recv_timeout(wait) {
-            Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => {
-                forget_one_too_many(&mut slow);
-                let looks = slow.values().map(|compiling| compiling.asked).max().unwrap_or(0);
-                slow.insert(digest, Compiling { asked: looks + 1, ..compiling });
-                Err(Refusal::StillCompiling)
-            }
-            // It panicked, which is the caller's to make a refusal of.
-            Err(RecvTimeoutError::Disconnected) => match compiling.thread.join() {
-                Ok(()) => Err(Refusal::StillCompiling),
-                Err(panic) => resume_unwind(panic),
-            },
+        wait_for(compiling, digest, wait, &mut slow)
+    }
+}
+
+/// What is not done in time is left among the slow ones.
+fn wait_for(
+    compiling: Compiling,
+    digest: &str,
+    wait: Duration,
+    slow: &mut BTreeMap<String, Compiling>,
+) -> Result<Component, Refusal> {
+    match compiling.result.recv_timeout(wait) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Timeout) => {
+            forget_one_too_many(slow);
+            let looks = slow.values().map(|compiling| compiling.asked).max().unwrap_or(0);
+            slow.insert(digest.to_owned(), Compiling { asked: looks + 1, ..compiling });
+            Err(Refusal::StillCompiling)
         }
+        // It panicked, which is the caller's to make a refusal of.
+        Err(RecvTimeoutError::Disconnected) => match compiling.thread.join() {
+            Ok(()) => Err(Refusal::StillCompiling),
+            Err(panic) => resume_unwind(panic),
+        },
     }
 }
 
 /// Results that nobody fetches are of files that were replaced meanwhile: the one asked for longest ago goes.
-fn forget_one_too_many(slow: &mut BTreeMap<[u8; 32], Compiling>) {
+fn forget_one_too_many(slow: &mut BTreeMap<String, Compiling>) {
     let finished = slow.iter().filter(|(_, compiling)| compiling.thread.is_finished());
     if finished.clone().count() >= RESULTS_MAX
-        && let Some(oldest) = finished.min_by_key(|(_, compiling)| compiling.asked).map(|(digest, _)| *digest)
+        && let Some(oldest) =
+            finished.min_by_key(|(_, compiling)| compiling.asked).map(|(digest, _)| digest.clone())
     {
         slow.remove(&oldest);
     }
@@ -200,21 +224,32 @@ mod tests {
         wat::parse_str(format!("(component (core module (func (drop (i32.const {tag})))))")).unwrap()
     }
 
-    /// Looks again, without waiting, until it is there.
-    fn looked_for(compiler: &Compiler, engine: &Engine, bytes: &[u8]) -> u32 {
-        let mut looks = 1;
-        while let Err(refusal) = compiler.compile_within(Some(Duration::ZERO), engine, bytes.to_vec()) {
+    /// One look, which waits for nothing; `begun` counts what is begun.
+    fn look(compiler: &Compiler, engine: &Engine, tag: u32, begun: &mut u32) -> Result<Component, Refusal> {
+        compiler.hurry();
+        let digest = tag.to_string();
+        compiler.resume(&digest).unwrap_or_else(|| {
+            compiler.compile(&digest, engine, || {
+                *begun += 1;
+                Ok(bytes(tag))
+            })
+        })
+    }
+
+    /// Looks again until it is there. Gives how often it was begun.
+    fn looked_for(compiler: &Compiler, engine: &Engine, tag: u32) -> u32 {
+        let mut begun = 0;
+        while let Err(refusal) = look(compiler, engine, tag, &mut begun) {
             assert!(matches!(refusal, Refusal::StillCompiling) && refusal.is_transient(), "{refusal}");
-            looks += 1;
             std::thread::yield_now();
         }
-        looks
+        begun
     }
 
     #[test]
-    fn what_takes_long_is_taken_at_a_later_look() {
+    fn what_takes_long_is_begun_once_and_taken_at_a_later_look() {
         let (compiler, engine) = (Compiler::inside(), Engine::default());
-        assert!(looked_for(&compiler, &engine, &bytes(1)) >= 1);
+        assert_eq!(looked_for(&compiler, &engine, 1), 1);
         assert!(compiler.slow.lock().unwrap().is_empty(), "it is taken once");
     }
 
@@ -223,12 +258,12 @@ mod tests {
         let (compiler, engine) = (Compiler::inside(), Engine::default());
         for tag in 0..16 {
             // Asked for once; its file is gone at the next look.
-            let _ = compiler.compile_within(Some(Duration::ZERO), &engine, bytes(tag));
+            let _ = look(&compiler, &engine, tag, &mut 0);
             let slow = compiler.slow.lock().unwrap();
             let running = slow.values().filter(|compiling| !compiling.thread.is_finished()).count();
             assert!(running <= SLOW_COMPILES_MAX + 1 && slow.len() <= SLOW_COMPILES_MAX + 1 + RESULTS_MAX);
         }
-        looked_for(&compiler, &engine, &bytes(7));
+        looked_for(&compiler, &engine, 7);
     }
 
     #[test]
@@ -236,15 +271,19 @@ mod tests {
         let (compiler, engine) = (Compiler::inside(), Engine::default());
         compiler.hurry();
         compiler.look();
-        compiler.component(&engine, bytes(2)).expect("seconds are enough");
+        compiler.compile("2", &engine, || Ok(bytes(2))).expect("seconds are enough");
         assert!(*compiler.patience.lock().unwrap() < COMPILE_WAIT);
     }
 
     #[test]
     fn what_cannot_be_compiled_says_so_wherever_it_is() {
-        let (compiler, engine) = (Compiler::inside(), Engine::default());
-        for wait in [None, Some(Duration::from_secs(60))] {
-            let refusal = compiler.compile_within(wait, &engine, b"no wasm".to_vec()).unwrap_err();
+        for hurried in [false, true] {
+            let (compiler, engine) = (Compiler::inside(), Engine::default());
+            compiler.look();
+            if hurried {
+                compiler.hurry();
+            }
+            let refusal = compiler.compile("text", &engine, || Ok(b"no wasm".to_vec())).unwrap_err();
             assert!(matches!(refusal, Refusal::NotUsable { step: "compiled", .. }), "{refusal}");
         }
     }

@@ -20,6 +20,8 @@ const TYPES_ANY_VERSION: &str = "sluice:policy/types@";
 /// Custom section in which the SDK's bindings say which world a core module is for.
 pub(crate) const WORLD_SECTION: &str = "component-type";
 const MAGIC: &[u8; 4] = b"\0asm";
+/// Of a file that is no WASM this much is read, and shown.
+pub(crate) const HEAD_BYTES: usize = 24;
 /// Exports of a core module that a refusal can tell of: there may be a million.
 const EXPORTS_KEPT: usize = 16;
 /// Magic and version.
@@ -67,7 +69,8 @@ fn encode(module: &[u8]) -> Result<Vec<u8>, impl std::fmt::Display + use<>> {
     ComponentEncoder::default().module(module).and_then(|encoder| encoder.validate(true).encode())
 }
 
-fn check_magic(bytes: &[u8]) -> Result<(), Refusal> {
+/// Whether a file that begins so may be WASM. [`HEAD_BYTES`] are enough.
+pub(crate) fn check_magic(bytes: &[u8]) -> Result<(), Refusal> {
     if bytes.starts_with(MAGIC) {
         return Ok(());
     }
@@ -79,8 +82,7 @@ fn check_magic(bytes: &[u8]) -> Result<(), Refusal> {
 
 /// Text as text, anything else in hexadecimal.
 fn first_bytes(bytes: &[u8]) -> String {
-    const SHOWN: usize = 24;
-    let shown = &bytes[..bytes.len().min(SHOWN)];
+    let shown = &bytes[..bytes.len().min(HEAD_BYTES)];
     let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
     if shown.iter().all(is_text) {
         return format!("the text {:?}", String::from_utf8_lossy(shown));

@@ -1,5 +1,6 @@
 //! The policy folder: what lies in it, and whether it may be trusted.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -9,7 +10,9 @@ use std::time::UNIX_EPOCH;
 use rustix::fs::{OFlags, StatVfs, StatVfsMountFlags};
 use sha2::{Digest, Sha256};
 
-use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, SETTINGS_BYTES_MAX};
+use crate::component_file::{HEAD_BYTES, check_magic};
+use crate::limits::{FILE_BYTES_MAX, NAME_BYTES_MAX, POLICIES_MAX, SETTINGS_BYTES_MAX};
+use crate::lines::Lines;
 use crate::load_error::{LoadError, OpenError, Refusal};
 use crate::workload_file::BINDINGS;
 
@@ -26,6 +29,27 @@ pub(crate) struct Found {
     pub(crate) modified_ms: Option<u64>,
 }
 
+/// Settings that no policy has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SettingsOnly {
+    /// As [`Found::name`].
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
+}
+
+impl SettingsOnly {
+    pub(crate) fn refusal(&self) -> LoadError {
+        LoadError { file: self.file.clone(), reason: Refusal::SettingsOnly }
+    }
+}
+
+/// What lies in a folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Files {
+    pub(crate) policies: Vec<Found>,
+    pub(crate) settings_only: Vec<SettingsOnly>,
+}
+
 /// What a policy's files hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
@@ -33,18 +57,21 @@ pub(crate) struct Contents {
     pub(crate) settings: Option<String>,
     /// SHA-256 of the policy's file.
     pub(crate) digest: String,
-    /// SHA-256 over both files: the same key means there is nothing to load again.
+    /// SHA-256 of its settings' file, if there is one.
+    pub(crate) settings_digest: Option<String>,
+    /// Of both: the same key means there is nothing to load again.
     pub(crate) key: String,
 }
 
 impl Contents {
     pub(crate) fn new(wasm: Vec<u8>, settings: Option<String>) -> Self {
         let digest = hex(&Sha256::digest(&wasm));
-        let key = match &settings {
-            Some(text) => format!("{digest}+{}", hex(&Sha256::digest(text))),
+        let settings_digest = settings.as_ref().map(|text| hex(&Sha256::digest(text)));
+        let key = match &settings_digest {
+            Some(settings) => format!("{digest}+{settings}"),
             None => digest.clone(),
         };
-        Self { wasm, settings, digest, key }
+        Self { wasm, settings, digest, settings_digest, key }
     }
 }
 
@@ -65,7 +92,7 @@ pub(crate) fn fingerprint(folder: &Path) -> Option<Vec<Fingerprint>> {
     let mut prints: Vec<_> = fs::read_dir(folder)
         .ok()?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| is_policy_file(path) || path.extension().is_some_and(|extension| extension == "toml"))
+        .filter(|path| is_policy_file(path) || path.extension().is_some_and(|extension| extension == TOML))
         .filter_map(of)
         .collect();
     prints.extend(of(folder.to_owned()));
@@ -74,25 +101,40 @@ pub(crate) fn fingerprint(folder: &Path) -> Option<Vec<Fingerprint>> {
 }
 
 /// What configurations call the host's own policy, which has no file.
-const BUILTIN: &str = "builtin";
+pub(crate) const BUILTIN: &str = "builtin";
 
-/// The policies of a folder, in the order of their names. Fails if the folder is not there or not to be trusted.
-pub(crate) fn scan(folder: &Path) -> Result<Vec<Found>, OpenError> {
+/// What settings' files end in.
+const TOML: &str = "toml";
+
+/// The files of a folder, in the order of their names. Fails if the folder is not there or not to be trusted.
+pub(crate) fn scan(folder: &Path) -> Result<Files, OpenError> {
     let unreadable =
         |error: std::io::Error| OpenError::Folder { folder: folder.to_owned(), detail: error.to_string() };
     let data = fs::metadata(folder).map_err(unreadable)?;
     check_mode(folder, &data)?;
-    let mut found = Vec::new();
+    let (mut policies, mut settings) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         if let Some(name) = policy_name(&path) {
             let settings_file = path.with_extension("toml");
             let modified_ms = modified_ms(&path).max(modified_ms(&settings_file));
-            found.push(Found { name, file: path, settings_file, modified_ms });
+            policies.push(Found { name, file: path, settings_file, modified_ms });
+        } else if is_file_with(&path, TOML) && stem(&path) != BINDINGS {
+            settings.push(path);
         }
     }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
+    policies.sort_by(|a, b| a.name.cmp(&b.name));
+    let settings_only = settings_only(settings, &policies);
+    Ok(Files { policies, settings_only })
+}
+
+/// No more than there may be policies: a folder full of other things is not listed whole.
+fn settings_only(mut settings: Vec<PathBuf>, policies: &[Found]) -> Vec<SettingsOnly> {
+    let theirs: BTreeSet<_> = policies.iter().map(|found| &found.settings_file).collect();
+    settings.retain(|file| !theirs.contains(file));
+    settings.sort();
+    settings.truncate(POLICIES_MAX);
+    settings.into_iter().map(|file| SettingsOnly { name: shown_name(&stem(&file)), file }).collect()
 }
 
 /// Whether a host could start with this folder: it is there, can be read, and only whom the host trusts may write it.
@@ -119,9 +161,13 @@ fn everybody_writes(mode: u32, mount: impl FnOnce() -> rustix::io::Result<StatVf
 }
 
 /// Hidden files are half-written copies of editors and tools, or the folders behind swapped links.
-fn is_policy_file(path: &Path) -> bool {
+fn is_file_with(path: &Path, extension: &str) -> bool {
     let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-    !hidden && path.extension().is_some_and(|extension| extension == "wasm")
+    !hidden && path.extension().is_some_and(|found| found == extension)
+}
+
+fn is_policy_file(path: &Path) -> bool {
+    is_file_with(path, "wasm")
 }
 
 fn policy_name(path: &Path) -> Option<String> {
@@ -182,9 +228,14 @@ fn fits_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// Reads a policy file, if it is not too large.
+/// Reads a policy file, if it is not too large. Of what is no WASM only the first bytes are read.
 pub(crate) fn read_policy(path: &Path) -> Result<Vec<u8>, Refusal> {
-    read_bounded(path, FILE_BYTES_MAX, |bytes| Refusal::TooLarge { bytes })
+    let begins_as_wasm = |head: &[u8]| match check_magic(head) {
+        Err(refusal @ Refusal::NotWasm { .. }) => Err(refusal),
+        // What ends too early is short, and still arriving: its digest tells the next piece from it.
+        _ => Ok(()),
+    };
+    read_bounded(path, FILE_BYTES_MAX, |bytes| Refusal::TooLarge { bytes }, begins_as_wasm)
 }
 
 /// Settings of a policy file, as the host takes them: TOML text of NAME.toml beside NAME.wasm, or `None` when there is
@@ -200,15 +251,22 @@ pub(crate) fn read_settings(path: &Path) -> Result<Option<String>, Refusal> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(None);
     }
-    let bytes = read_bounded(path, SETTINGS_BYTES_MAX, |bytes| Refusal::SettingsTooLarge { bytes })?;
+    let bytes =
+        read_bounded(path, SETTINGS_BYTES_MAX, |bytes| Refusal::SettingsTooLarge { bytes }, |_| Ok(()))?;
     let text = String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
+        let line = Lines::of(error.as_bytes()).line(error.utf8_error().valid_up_to());
         Refusal::SettingsSyntax { line, detail: "is not UTF-8 text".to_owned() }
     })?;
     Ok(Some(text))
 }
 
-fn read_bounded(path: &Path, bytes_max: u64, too_large: impl Fn(u64) -> Refusal) -> Result<Vec<u8>, Refusal> {
+/// `begins_well` is asked of the first [`HEAD_BYTES`], or of all there are, before the rest is read.
+fn read_bounded(
+    path: &Path,
+    bytes_max: u64,
+    too_large: impl Fn(u64) -> Refusal,
+    begins_well: impl FnOnce(&[u8]) -> Result<(), Refusal>,
+) -> Result<Vec<u8>, Refusal> {
     let unreadable = |error: std::io::Error| Refusal::Unreadable(error.to_string());
     // Asked before opening, since opening a device may do something; and again after it, since the name may lead
     // somewhere else by then.
@@ -218,8 +276,11 @@ fn read_bounded(path: &Path, bytes_max: u64, too_large: impl Fn(u64) -> Refusal)
         return Err(too_large(data.len()));
     }
     let mut bytes = Vec::new();
+    (&file).take(HEAD_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    begins_well(&bytes)?;
     // One byte more than allowed, for a file that grows while it is read.
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let left = bytes_max.saturating_add(1).saturating_sub(bytes.len() as u64);
+    file.take(left).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > bytes_max { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
 }
 
@@ -247,84 +308,4 @@ fn check_regular(data: &Metadata) -> Result<(), Refusal> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    #[test]
-    fn names_are_shown_short_and_clean_and_never_as_anothers() {
-        let long = "x".repeat(NAME_BYTES_MAX + 1);
-        for (name, expected) in [
-            ("fine-1.2_x", "fine-1.2_x"),
-            ("a b", "a?b"),
-            ("a\n\u{e9};\"b", "a????b"),
-            ("", "?"),
-            (long.as_str(), &format!("{}?", "x".repeat(NAME_BYTES_MAX - 1))),
-        ] {
-            let shown = shown_name(name);
-            assert_eq!(shown, expected);
-            assert!(shown.len() <= NAME_BYTES_MAX);
-            assert_eq!(is_name(&shown), is_name(name), "{name:?} passes for {shown:?}");
-        }
-    }
-
-    #[test]
-    fn settings_that_are_not_there_differ_from_those_that_cannot_be_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        fs::write(path("a.toml"), "a = 1").unwrap();
-        symlink(path("nowhere"), path("dangling.toml")).unwrap();
-        symlink(path("round.toml"), path("round.toml")).unwrap();
-        fs::create_dir(path("folder.toml")).unwrap();
-        let kind = |name| read_settings(&path(name)).map_err(|refusal| refusal.kind());
-        assert_eq!(kind("a.toml"), Ok(Some("a = 1".to_owned())));
-        assert_eq!(kind("absent.toml"), Ok(None));
-        for name in ["dangling.toml", "round.toml", "folder.toml"] {
-            assert_eq!(kind(name), Err("unreadable"), "{name}");
-        }
-    }
-
-    #[test]
-    fn who_may_write() {
-        let here = || rustix::fs::statvfs(std::env::temp_dir());
-        let mount = |flags| here().map(|here| StatVfs { f_flag: flags, ..here });
-        let read_only = || mount(StatVfsMountFlags::RDONLY | StatVfsMountFlags::NOSUID);
-        for (mode, everybody) in
-            [(0o755, false), (0o775, false), (0o757, true), (0o1777, true), (0o002, true)]
-        {
-            assert_eq!(everybody_writes(mode, || mount(StatVfsMountFlags::NOSUID)), everybody, "{mode:o}");
-            assert_eq!(everybody_writes(mode, || Err(rustix::io::Errno::IO)), everybody, "{mode:o}");
-            assert!(!everybody_writes(mode, read_only), "{mode:o}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_everybody_may_write_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a.wasm");
-        fs::write(&file, "text").unwrap();
-        let read = |mode| {
-            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            read_policy(&file).map_err(|refusal| (refusal.kind(), refusal.is_transient()))
-        };
-        assert_eq!(read(0o664), Ok(b"text".to_vec()));
-        assert_eq!(read(0o666), Err(("world-writable", true)));
-    }
-
-    #[test]
-    fn only_regular_files_are_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        symlink("/dev/zero", path("endless")).unwrap();
-        fs::create_dir(path("folder")).unwrap();
-        fs::write(path("file"), "text").unwrap();
-        for name in ["pipe", "endless", "folder"] {
-            assert_eq!(read_policy(&path(name)).unwrap_err().kind(), "unreadable", "{name}");
-            // As if it had become that after the first look.
-            assert_eq!(open_regular(&path(name)).unwrap_err().kind(), "unreadable", "{name}");
-        }
-        assert_eq!(read_policy(&path("file")).unwrap(), b"text");
-    }
-}
+mod tests;

@@ -14,10 +14,8 @@ pub struct Generation {
     /// Counts up from 1 with each swap.
     pub number: u64,
     default: String,
-    /// Those that decide.
-    policies: BTreeMap<String, Arc<Policy>>,
     /// All there are, those put aside among them.
-    known: BTreeMap<String, Succession<Policy>>,
+    known: BTreeMap<String, Entry>,
     bindings: Arc<[Binding]>,
 }
 
@@ -34,40 +32,44 @@ pub struct Bound<'a> {
     pub tpot_target_ms: Option<u32>,
 }
 
+/// Who stands under one name.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Named<'a> {
+    /// Who decides; `None` means the built-in default.
+    pub deciding: Option<&'a Arc<Policy>>,
+    /// The version of the file, if another decides in its place because it failed too often.
+    pub put_aside: Option<&'a Arc<Policy>>,
+}
+
+/// The versions of one name, and which of them decided when the generation was made.
+#[derive(Debug)]
+struct Entry {
+    succession: Succession<Policy>,
+    deciding: Option<Arc<Policy>>,
+}
+
 impl Generation {
     /// The one before the first: no policy yet.
     pub(crate) fn nothing(default: String) -> Self {
-        let (policies, known) = (BTreeMap::new(), BTreeMap::new());
-        Self { number: 0, default, policies, known, bindings: Arc::default() }
+        Self { number: 0, default, known: BTreeMap::new(), bindings: Arc::default() }
     }
 
     /// The one after this, when these are the versions of the files and these the bindings.
     pub(crate) fn then(&self, newest: BTreeMap<String, Arc<Policy>>, bindings: Arc<[Binding]>) -> Self {
         let follow = |(name, policy): (String, Arc<Policy>)| {
             let succession = match self.known.get(&name) {
-                Some(before) => before.then(policy),
+                Some(before) => before.succession.then(policy),
                 None => Succession::first(policy),
             };
-            (name, succession)
+            (name, Entry { deciding: succession.deciding().cloned(), succession })
         };
-        let known: BTreeMap<_, _> = newest.into_iter().map(follow).collect();
-        let deciding = |(name, succession): (&String, &Succession<Policy>)| {
-            succession.deciding().map(|policy| (name.clone(), Arc::clone(policy)))
-        };
-        Self {
-            number: self.number + 1,
-            default: self.default.clone(),
-            policies: known.iter().filter_map(deciding).collect(),
-            known,
-            bindings,
-        }
+        let known = newest.into_iter().map(follow).collect();
+        Self { number: self.number + 1, default: self.default.clone(), known, bindings }
     }
 
     /// The one after this, when nothing changed but which versions failed too often.
     pub(crate) fn judged_anew(&self) -> Self {
-        let newest = |(name, succession): (&String, &Succession<Policy>)| {
-            (name.clone(), Arc::clone(succession.newest()))
-        };
+        let newest = |(name, entry): (&String, &Entry)| (name.clone(), Arc::clone(entry.succession.newest()));
         self.then(self.known.iter().map(newest).collect(), Arc::clone(&self.bindings))
     }
 
@@ -76,25 +78,28 @@ impl Generation {
         self.known.contains_key(name)
     }
 
-    pub(crate) fn by_name(&self) -> &BTreeMap<String, Arc<Policy>> {
-        &self.policies
-    }
-
     /// Versions that are kept to take over.
     pub(crate) fn in_reserve(&self) -> impl Iterator<Item = &Arc<Policy>> {
-        self.known.values().filter_map(Succession::in_reserve)
+        self.known.values().filter_map(|entry| entry.succession.in_reserve())
+    }
+
+    /// Who stands under this name: [`Self::policy`] and [`Self::put_aside`] in one.
+    pub fn named(&self, name: &str) -> Named<'_> {
+        let Some(Entry { succession, deciding }) = self.known.get(name) else { return Named::default() };
+        let (newest, deciding) = (succession.newest(), deciding.as_ref());
+        let decides_itself = deciding.is_some_and(|deciding| Arc::ptr_eq(deciding, newest));
+        Named { deciding, put_aside: (!decides_itself).then_some(newest) }
     }
 
     /// The policy of this name, which is its file's name without `.wasm`. While the file's version is put aside, it is
     /// the last good one; `None` then means the built-in default.
     pub fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
-        self.policies.get(name)
+        self.named(name).deciding
     }
 
     /// The version of the file of this name, if another decides in its place because it failed too often.
     pub fn put_aside(&self, name: &str) -> Option<&Arc<Policy>> {
-        let newest = self.known.get(name)?.newest();
-        self.policies.get(name).is_none_or(|deciding| !Arc::ptr_eq(deciding, newest)).then_some(newest)
+        self.named(name).put_aside
     }
 
     /// The policy that decides where no binding names another; `None` means the built-in default.
@@ -137,11 +142,11 @@ impl Generation {
 
     /// Names of those that decide, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.policies.keys().map(String::as_str)
+        self.policies().map(|policy| policy.name())
     }
 
     /// Policies that decide, in the order of their names.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
-        self.policies.values()
+        self.known.values().filter_map(|entry| entry.deciding.as_ref())
     }
 }

@@ -6,22 +6,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use crate::cache::ComponentCache;
+use crate::change::Change;
 use crate::compiler::Compiler;
 use crate::engine::PolicyEngine;
-use crate::folder::{self, Contents, Found};
+use crate::folder::{self, Contents, Files, Found};
 use crate::generation::Generation;
-use crate::history::{EarlierVersion, History};
+use crate::history::{History, Version};
 use crate::in_force::InForce;
 use crate::limits::Limits;
+use crate::listing::{self, Told};
 use crate::load::{Loaded, load};
 use crate::load_error::{LoadError, OpenError};
 use crate::observer::Observer;
 use crate::policy::Policy;
-use crate::reading::{self, FileRead};
-use crate::records::{Record, Records};
-use crate::status::{
-    BindingsStatus, CacheStatus, PolicyDetail, PolicyState, PolicyStatus, RefusalStatus, ReloadOutcome,
-};
+use crate::reading::{self, FileRead, Scope};
+use crate::records::Records;
+use crate::status::{BindingsStatus, CacheStatus, PolicyDetail, PolicyStatus, ReloadOutcome};
 use crate::watch::{self, Watcher};
 use crate::workload_file::{self, Bindings};
 
@@ -66,25 +66,14 @@ struct State {
     records: Records<Policy>,
     bindings: Bindings,
     history: History,
-    /// So that the same trouble with the folder is told once.
-    folder_error: Option<String>,
 }
 
-struct Told {
-    status: PolicyStatus,
-    policy: Option<Arc<Policy>>,
-    earlier: Vec<EarlierVersion>,
-}
-
-impl Told {
-    /// With what the policy did up to now, while this generation decides.
-    fn now(&self, generation: &Generation) -> PolicyStatus {
-        let mut status = self.status.clone();
-        if let Some(policy) = &self.policy {
-            status.as_of_now(policy, generation);
-        }
-        status
-    }
+/// What came of the files that are new.
+#[derive(Default)]
+struct New {
+    loaded: Vec<(String, Change)>,
+    /// Those that are news.
+    refused: Vec<(String, LoadError)>,
 }
 
 impl PolicyHost {
@@ -111,7 +100,6 @@ impl PolicyHost {
                 records,
                 bindings: Bindings::default(),
                 history: History::default(),
-                folder_error: None,
             }),
             config,
         };
@@ -181,30 +169,40 @@ impl PolicyHost {
 
     /// Looks at the folder now. All that changed comes into force at once, as one generation.
     pub fn reload(&self) -> ReloadOutcome {
+        self.look(Scope::All)
+    }
+
+    /// Looks again at what may be taken although nothing changed.
+    pub(crate) fn retry(&self) {
+        self.look(Scope::Transient);
+    }
+
+    fn look(&self, scope: Scope) -> ReloadOutcome {
         let mut state = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = folder::fingerprint(&self.config.folder);
         let mut found = match folder::scan(&self.config.folder) {
             Ok(found) => found,
-            Err(error) => return self.folder_refused(&mut state, &error),
+            Err(error) => return self.folder_refused(&error),
         };
-        state.folder_error = None;
         self.folder_told.store(Arc::default());
         let mut outcome = ReloadOutcome::default();
-        let (read, rebound) = self.read_until_still(&mut found, seen, &mut state);
-        let refused = self.load_new(&found, read, &mut state.records, &mut outcome);
-        let removed = state.records.keep_only(&found);
+        let (read, rebound) = self.read_until_still(scope, &mut found, seen, &mut state);
+        let New { loaded, mut refused } = self.load_new(&found.policies, read, &mut state.records);
+        let removed = state.records.keep_only(&found.policies);
         let gone = || removed.iter().filter(|removed| !removed.kept);
         gone().for_each(|removed| state.history.forget(&removed.name));
         let set_changed = {
             let before = self.generation();
             let is_first = before.number == 0;
             let loses_one = gone().any(|removed| before.knows(&removed.name));
-            !outcome.loaded.is_empty() || rebound || is_first || loses_one
+            !loaded.is_empty() || rebound || is_first || loses_one
         };
         if set_changed {
-            self.swap(&mut state, &outcome.loaded);
+            self.swap(&mut state, &loaded);
         }
-        self.told.store(Arc::new(self.tell(&state)));
+        outcome.loaded.extend(loaded.into_iter().map(|(name, _)| name));
+        let told = Arc::new(self.tell(&state, &found));
+        refused.extend(listing::new_settings_only(&self.told.swap(Arc::clone(&told)), &told, &found));
         let refusal = state.bindings.refused().map(ToString::to_string);
         self.bindings_told.store(Arc::new((refusal, state.bindings.lines().to_vec())));
         // Not before: whoever is told, and looks, sees what it was told.
@@ -228,12 +226,14 @@ impl PolicyHost {
     }
 
     /// Puts what was read in force, as one generation.
-    fn swap(&self, state: &mut State, loaded: &[String]) {
+    fn swap(&self, state: &mut State, loaded: &[(String, Change)]) {
         let bindings = Arc::clone(state.bindings.in_force());
         let number = self.in_force.swap(state.records.policies(), bindings);
         state.records.swapped(number);
-        for (name, policy) in state.records.policies().iter().filter(|(name, _)| loaded.contains(name)) {
-            state.history.loaded(name, policy.version(), policy.digest(), number);
+        for (name, change) in loaded {
+            if let Some(policy) = state.records.in_force(name) {
+                state.history.loaded(name, Version::of(policy, *change, number));
+            }
         }
     }
 
@@ -254,14 +254,12 @@ impl PolicyHost {
     }
 
     /// The folder's trouble is not the policies': all stay in force. It may be in the middle of being replaced.
-    fn folder_refused(&self, state: &mut State, error: &OpenError) -> ReloadOutcome {
-        let message = error.to_string();
-        if state.folder_error.as_ref() != Some(&message) {
+    fn folder_refused(&self, error: &OpenError) -> ReloadOutcome {
+        let told = format!("{error}; {}", error.cure());
+        let before = self.folder_told.swap(Arc::new(Some(told.clone())));
+        if before.as_ref().as_ref() != Some(&told) {
             self.observer.folder_refused(error);
-            state.folder_error = Some(message.clone());
         }
-        let told = format!("{message}; {}", error.cure());
-        self.folder_told.store(Arc::new(Some(told.clone())));
         let generation = self.generation().number;
         ReloadOutcome { generation, folder_error: Some(told), ..ReloadOutcome::default() }
     }
@@ -270,7 +268,8 @@ impl PolicyHost {
     /// at the last reading.
     fn read_until_still(
         &self,
-        found: &mut Vec<Found>,
+        mut scope: Scope,
+        found: &mut Files,
         mut seen: Option<Vec<folder::Fingerprint>>,
         state: &mut State,
     ) -> (Vec<FileRead>, bool) {
@@ -278,8 +277,8 @@ impl PolicyHost {
         loop {
             rebound |= self.look_at_bindings(state);
             // Those that decide come first: neither the bound on their number nor another's compiling keeps them waiting.
-            found.sort_by_key(|found| state.records.rank(&found.name));
-            let read = reading::all(found, &mut state.records);
+            found.policies.sort_by_key(|found| state.records.rank(&found.name));
+            let read = reading::files(scope, &found.policies, &mut state.records);
             readings_left -= 1;
             let now = folder::fingerprint(&self.config.folder);
             if readings_left == 0 || now == seen {
@@ -288,7 +287,7 @@ impl PolicyHost {
             seen = now;
             // Gone since: what was there decides, and the next look says what became of the folder.
             let Ok(again) = folder::scan(&self.config.folder) else { return (read, rebound) };
-            *found = again;
+            (*found, scope) = (again, Scope::All);
         }
     }
 
@@ -297,15 +296,9 @@ impl PolicyHost {
         (Some(contents.key.clone()), loaded)
     }
 
-    /// Loads what is new. Gives the refusals that are news.
-    fn load_new(
-        &self,
-        found: &[Found],
-        read: Vec<FileRead>,
-        records: &mut Records<Policy>,
-        outcome: &mut ReloadOutcome,
-    ) -> Vec<(String, LoadError)> {
-        let mut news = Vec::new();
+    /// Loads what is new.
+    fn load_new(&self, found: &[Found], read: Vec<FileRead>, records: &mut Records<Policy>) -> New {
+        let mut new = New::default();
         self.engine.compiler.look();
         for (found, read) in found.iter().zip(read) {
             if records.rank(&found.name) == usize::MAX {
@@ -314,7 +307,7 @@ impl PolicyHost {
             }
             let (key, result) = match read {
                 FileRead::Known => continue,
-                FileRead::Refused(error) => (None, Err(error)),
+                FileRead::Refused(error) => (error.reason.told_by_head(), Err(error)),
                 FileRead::New(contents) => self.load(found, &contents),
                 FileRead::NewAndLarge => match folder::read(found) {
                     Ok(contents) => self.load(found, &contents),
@@ -323,89 +316,25 @@ impl PolicyHost {
             };
             match result {
                 Ok(loaded) => {
-                    self.observer.loaded(&loaded.policy);
+                    let before = records.in_force(&found.name).map(|policy| policy.source());
+                    let change = Change::between(before, loaded.policy.source());
+                    self.observer.loaded(&loaded.policy, change);
                     loaded.policy.answer_to(Arc::downgrade(&self.in_force));
                     records.accept(found, key.unwrap_or_default(), Arc::new(loaded.policy));
-                    outcome.loaded.push(found.name.clone());
+                    new.loaded.push((found.name.clone(), change));
                 }
                 Err(error) => {
                     if records.refuse(found, key, error.clone()) {
-                        news.push((found.name.clone(), error));
+                        new.refused.push((found.name.clone(), error));
                     }
                 }
             }
         }
-        news
+        new
     }
 
-    fn tell(&self, state: &State) -> Vec<Told> {
-        let State { records, history, .. } = state;
-        let bindings = state.bindings.in_force();
-        let one = |(name, record)| Told { earlier: history.earlier(name), ..self.tell_one(name, record) };
-        let mut told: Vec<_> = records.iter().map(one).collect();
-        for name in records.bound().filter(|name| !name.is_empty()) {
-            if !told.iter().any(|told| told.status.name == *name) {
-                let file = self.config.folder.join(format!("{name}.wasm"));
-                let is_default = name == self.config.default;
-                let status = blank(name, is_default, PolicyState::Missing, file.display().to_string());
-                told.push(Told { status, policy: None, earlier: Vec::new() });
-            }
-        }
-        told.sort_by(|a, b| a.status.name.cmp(&b.status.name));
-        for told in &mut told {
-            let bound = bindings.iter().filter(|binding| binding.policy == told.status.name);
-            told.status.workloads = bound.map(|binding| binding.workload.clone()).collect();
-        }
-        told
-    }
-
-    fn tell_one(&self, name: &str, record: &Record<Policy>) -> Told {
-        let state = match &record.in_force {
-            None => PolicyState::Refused,
-            Some(_) if record.kept => PolicyState::RemovedButBound,
-            Some(_) => PolicyState::Loaded,
-        };
-        let mut status = blank(name, name == self.config.default, state, record.file.display().to_string());
-        status.file_modified_ms = record.modified_ms;
-        status.refusal = record.refused.as_ref().map(|refused| RefusalStatus {
-            kind: refused.error.reason.kind(),
-            message: refused.error.to_string(),
-        });
-        if let Some(in_force) = &record.in_force {
-            let policy = &in_force.policy;
-            status.module = Some(policy.description().name.clone());
-            status.version = Some(policy.version().to_owned());
-            status.about = Some(policy.description().about.clone());
-            status.digest = Some(policy.digest().to_owned());
-            status.bytes = Some(policy.bytes());
-            status.compile_ms = Some(policy.compile_ms());
-            status.code = Some(policy.code());
-            status.generation_since = in_force.since_generation;
-        }
-        let policy = record.in_force.as_ref().map(|in_force| Arc::clone(&in_force.policy));
-        Told { status, policy, earlier: Vec::new() }
-    }
-}
-
-fn blank(name: &str, is_default: bool, state: PolicyState, file: String) -> PolicyStatus {
-    PolicyStatus {
-        name: name.to_owned(),
-        state,
-        is_default,
-        workloads: Vec::new(),
-        module: None,
-        version: None,
-        about: None,
-        digest: None,
-        bytes: None,
-        compile_ms: None,
-        code: None,
-        generation_since: None,
-        file,
-        file_modified_ms: None,
-        refusal: None,
-        put_aside: None,
-        calls: 0,
-        faults: Default::default(),
+    fn tell(&self, state: &State, found: &Files) -> Vec<Told> {
+        let State { records, bindings, history } = state;
+        listing::tell(&self.config, records, bindings.in_force(), history, &found.settings_only)
     }
 }

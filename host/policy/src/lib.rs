@@ -18,6 +18,7 @@
 
 mod bindings;
 mod cache;
+mod change;
 mod clock;
 mod code_bounds;
 mod compile_process;
@@ -36,6 +37,8 @@ mod host;
 mod in_force;
 mod instance;
 mod limits;
+mod lines;
+mod listing;
 mod load;
 mod load_error;
 mod meter;
@@ -61,13 +64,14 @@ mod workload_file;
 mod world;
 
 pub use cache::{CACHE_USES, CacheUse};
+pub use change::Change;
 pub use compile_process::{COMPILE_COMMAND, serve_compilation};
 pub use component_file::HOOKS;
 pub use conduct::{CALLS_WATCHED, FAULTS_MIN, FAULTS_PER_THOUSAND_MAX};
 pub use description::{ABOUT_BYTES_MAX, STATED_BYTES_MAX};
 pub use fault::{FAULT_KINDS, Fault, Hook};
 pub use folder::{check_folder, settings_beside};
-pub use generation::{Bound, Generation};
+pub use generation::{Bound, Generation, Named};
 pub use history::EarlierVersion;
 pub use host::{HostConfig, PolicyHost};
 pub use limits::{LIVE_GENERATIONS_MAX, Limits};

@@ -58,6 +58,7 @@ pub(crate) fn load(
     let identity = Identity {
         name: found.name.clone(),
         digest: contents.digest.clone(),
+        settings_digest: contents.settings_digest.clone(),
         bytes: contents.wasm.len() as u64,
         compile_ms: tried.compile_ms,
         code: tried.code,
@@ -90,17 +91,33 @@ fn code_of(
     engine: &PolicyEngine,
     limits: &Limits,
 ) -> Result<(Component, CodeFrom), Refusal> {
-    let cached = engine.cache.as_ref().and_then(|cache| cache.find(&contents.digest, &engine.engine));
-    match cached {
-        Some(component) => Ok((component, CodeFrom::Cached)),
-        None => Ok((compile(&contents.wasm, engine, limits)?, CodeFrom::Compiled)),
+    let digest = &contents.digest;
+    if let Some(resumed) = engine.compiler.resume(digest) {
+        return Ok((resumed?, CodeFrom::Compiled));
     }
+    let Some(cache) = &engine.cache else {
+        return Ok((compile(contents, engine, limits)?, CodeFrom::Compiled));
+    };
+    let why_not = match cache.find(digest, &engine.engine) {
+        Ok(component) => return Ok((component, CodeFrom::Cached)),
+        Err(why_not) => why_not,
+    };
+    let component = || {
+        // Not before: while others are compiled it is asked for at each look, and is missed once.
+        cache.tell(why_not);
+        component_of(&contents.wasm, limits)
+    };
+    Ok((engine.compiler.compile(digest, &engine.engine, component)?, CodeFrom::Compiled))
 }
 
 /// From a file's bytes to compiled code.
-pub(crate) fn compile(wasm: &[u8], engine: &PolicyEngine, limits: &Limits) -> Result<Component, Refusal> {
-    let component = component_of(wasm, limits)?;
-    engine.compiler.component(&engine.engine, component)
+pub(crate) fn compile(
+    contents: &Contents,
+    engine: &PolicyEngine,
+    limits: &Limits,
+) -> Result<Component, Refusal> {
+    let component = || component_of(&contents.wasm, limits);
+    engine.compiler.compile(&contents.digest, &engine.engine, component)
 }
 
 /// Looks a component's exports up.
@@ -259,6 +276,7 @@ pub fn check_file(path: &Path, settings: Option<&str>, limits: &Limits) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::ComponentCache;
 
     #[test]
     fn a_loader_that_panics_is_a_refusal() {
@@ -267,6 +285,38 @@ mod tests {
         assert!(!refusal.is_transient(), "the same bytes would do it again");
         assert!(refusal.to_string().contains("index 7 out of\\nbounds"), "{refusal}");
         assert!(guarded(|| Ok(1)).is_ok_and(|one| one == 1));
+    }
+
+    /// As a look at the folder does, once in a second, while a file takes long to compile.
+    #[test]
+    fn a_file_that_takes_long_to_compile_is_one_miss_of_the_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits::default();
+        let mut engine = PolicyEngine::new(&limits, Compiler::inside()).unwrap();
+        let cache = ComponentCache::new(folder.path().join("cache"), &engine.engine, &limits, Arc::new(()));
+        engine.cache = Some(cache);
+        // Without a look that begins there is no patience: nothing is waited for.
+        engine.compiler.hurry();
+        let hooks = format!("(instance) (export \"{}\" (instance 0))", crate::component_file::HOOKS);
+        let files: Vec<_> = (0..8)
+            .map(|tag| format!("(component {hooks} (core module (func (drop (i32.const {tag})))))"))
+            .map(|text| Contents::new(wat::parse_str(text).unwrap(), None))
+            .collect();
+        let (mut waiting, mut looks) = (files.iter().collect::<Vec<_>>(), 0);
+        while !waiting.is_empty() {
+            waiting.retain(|contents| match code_of(contents, &engine, &limits) {
+                Ok((_, from)) => from != CodeFrom::Compiled,
+                Err(refusal) => {
+                    assert!(matches!(refusal, Refusal::StillCompiling), "{refusal}");
+                    true
+                }
+            });
+            looks += 1;
+            std::thread::yield_now();
+        }
+        let misses = engine.cache.as_ref().unwrap().status().misses;
+        assert_eq!(misses, files.len() as u64, "after {looks} looks");
+        assert!(looks > 1, "eight are not compiled at a time");
     }
 
     #[test]

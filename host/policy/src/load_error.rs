@@ -216,6 +216,11 @@ pub enum Refusal {
         /// Its size.
         bytes: u64,
     },
+    /// Settings without a policy.
+    #[error(
+        "holds settings of a policy that is not there: no .wasm file has its name; give both the same name, or take it away"
+    )]
+    SettingsOnly,
     /// It could not be started, described or configured.
     #[error("cannot be set up: {0}")]
     SetUp(Fault),
@@ -265,9 +270,19 @@ impl Refusal {
             Self::SettingsMisfit { .. } => "settings-misfit",
             Self::BadSchema { .. } => "bad-schema",
             Self::SettingsTooLarge { .. } => "settings-too-large",
+            Self::SettingsOnly => "settings-only",
             Self::SetUp(_) => "set-up",
             Self::ConfigureRefused { .. } => "configure-refused",
             Self::Trial { .. } => "trial",
+        }
+    }
+
+    /// What tells this content from another that is refused for the same reason, where no more than its first bytes were
+    /// read.
+    pub(crate) fn told_by_head(&self) -> Option<String> {
+        match self {
+            Self::NotWasm { begins } => Some(begins.clone()),
+            _ => None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a host is told of its policies, for logs and metrics.
 
 use crate::cache::CacheUse;
+use crate::change::Change;
 use crate::fault::Fault;
 use crate::generation::Generation;
 use crate::load_error::{LoadError, OpenError};
@@ -10,9 +11,9 @@ use crate::workload_file::BindingsError;
 
 /// Told what happens to policies. Called on the thread where it happens: return soon, never block.
 pub trait Observer: Send + Sync {
-    /// A file became a policy; it decides once `swapped` is told.
-    fn loaded(&self, policy: &Policy) {
-        let _ = policy;
+    /// A file became a policy; it decides once `swapped` is told. `change` is against the version in force till then.
+    fn loaded(&self, policy: &Policy, change: Change) {
+        let _ = (policy, change);
     }
     /// A file was refused; told once per content. `in_force` says whether an older version goes on deciding.
     fn refused(&self, name: &str, error: &LoadError, in_force: bool) {

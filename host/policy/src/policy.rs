@@ -10,6 +10,7 @@ use sluice_core::facts::{Facts, Lease, Prefilled, Row, TurnEnd};
 use sluice_core::plan::{self, BadVerdict};
 use sluice_core::verdict::{Description, Renewal, Retention, Verdict};
 
+use crate::change::Source;
 use crate::clock;
 use crate::engine::PolicyEngine;
 use crate::fault::{Fault, Hook};
@@ -31,6 +32,8 @@ use crate::warm::{Free, Leased, Place, Warm};
 pub(crate) struct Identity {
     pub(crate) name: String,
     pub(crate) digest: String,
+    /// `None` when there is no such file.
+    pub(crate) settings_digest: Option<String>,
     pub(crate) bytes: u64,
     pub(crate) compile_ms: u64,
     pub(crate) code: CodeFrom,
@@ -131,6 +134,16 @@ impl Policy {
     /// SHA-256 of its file, hexadecimal.
     pub fn digest(&self) -> &str {
         &self.identity.digest
+    }
+
+    /// SHA-256 of its settings' file, hexadecimal; `None` when it has none.
+    pub fn settings_digest(&self) -> Option<&str> {
+        self.identity.settings_digest.as_deref()
+    }
+
+    /// What it is made of.
+    pub(crate) fn source(&self) -> Source<'_> {
+        (self.digest(), self.settings_digest())
     }
 
     /// What it says of itself.

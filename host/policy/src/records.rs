@@ -27,6 +27,12 @@ pub(crate) struct Refused {
     pub(crate) error: LoadError,
 }
 
+impl Refused {
+    fn is_transient(&self) -> bool {
+        self.error.reason.is_transient()
+    }
+}
+
 /// One policy.
 #[derive(Debug)]
 pub(crate) struct Record<P> {
@@ -90,8 +96,13 @@ impl<P> Records<P> {
 
     /// Whether some refused file may be taken at another moment although it does not change.
     pub(crate) fn wants_retry(&self) -> bool {
-        let transient = |refused: &Refused| refused.error.reason.is_transient();
-        self.by_name.values().any(|record| record.refused.as_ref().is_some_and(transient))
+        self.by_name.values().any(|record| record.refused.as_ref().is_some_and(Refused::is_transient))
+    }
+
+    /// Whether nothing becomes of a policy's files until they change.
+    pub(crate) fn is_settled(&self, name: &str) -> bool {
+        let record = self.by_name.get(name);
+        record.is_some_and(|record| !record.refused.as_ref().is_some_and(Refused::is_transient))
     }
 
     /// Notes that the files are there. Says whether they are to be loaded: they are neither in force nor
@@ -102,8 +113,7 @@ impl<P> Records<P> {
             record.refused = None;
             return false;
         }
-        let settled =
-            |refused: &Refused| refused.key.as_deref() == Some(key) && !refused.error.reason.is_transient();
+        let settled = |refused: &Refused| refused.key.as_deref() == Some(key) && !refused.is_transient();
         !record.refused.as_ref().is_some_and(settled)
     }
 
@@ -134,9 +144,14 @@ impl<P> Records<P> {
         news
     }
 
+    /// The newest version that passed.
+    pub(crate) fn in_force(&self, name: &str) -> Option<&Arc<P>> {
+        Some(&self.by_name.get(name)?.in_force.as_ref()?.policy)
+    }
+
     /// Whether an older version goes on deciding.
     pub(crate) fn is_in_force(&self, name: &str) -> bool {
-        self.by_name.get(name).is_some_and(|record| record.in_force.is_some())
+        self.in_force(name).is_some()
     }
 
     /// Drops the policies whose files are gone, except the last good versions of those that are bound.

@@ -7,6 +7,7 @@ use serde_json::{Map, Number, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::lines::Lines;
 use crate::load_error::Refusal;
 use crate::settings_schema::Schema;
 use crate::shown::shown;
@@ -27,14 +28,12 @@ impl Settings {
 
     /// Reads a TOML text.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
-        // Once: each key asks for its line, and a long list has many.
-        let line_ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
-        let line = |at: usize| line_ends.partition_point(|end| *end < at) + 1;
+        let lines = Lines::of(text);
         let table = DeTable::parse(text).map_err(|error| {
-            let line = line(error.span().map_or(0, |span| span.start));
+            let line = lines.line(error.span().map_or(0, |span| span.start));
             Refusal::SettingsSyntax { line, detail: shown(error.message()) }
         })?;
-        let mut reader = Reader { line: &line, lines: BTreeMap::new() };
+        let mut reader = Reader { text: &lines, lines: BTreeMap::new() };
         let value = reader.object("", table.into_inner())?;
         Ok(Self { value, lines: reader.lines })
     }
@@ -72,7 +71,7 @@ impl Settings {
 }
 
 struct Reader<'t> {
-    line: &'t dyn Fn(usize) -> usize,
+    text: &'t Lines,
     lines: BTreeMap<String, usize>,
 }
 
@@ -90,7 +89,7 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, path: &str, at: Range<usize>, value: Spanned<DeValue<'_>>) -> Result<Value, Refusal> {
-        self.lines.insert(path.to_owned(), (self.line)(at.start));
+        self.lines.insert(path.to_owned(), self.text.line(at.start));
         let unfit = |value: &str| Refusal::SettingsValue { key: shown(path), value: shown(value) };
         Ok(match value.into_inner() {
             DeValue::String(text) => Value::String(text.into_owned()),

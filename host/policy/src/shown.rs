@@ -2,15 +2,10 @@
 
 use std::path::Path;
 
+use sluice_core::unfit_chars::is_unfit;
+
 /// Longest piece of somebody else's text in a sentence of ours, bytes.
 pub(crate) const SHOWN_BYTES_MAX: usize = 512;
-
-/// What would end a line, or turn the reading direction of what follows.
-fn is_unfit(character: char) -> bool {
-    let turns =
-        matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    character.is_control() || turns || matches!(character, '\u{2028}' | '\u{2029}')
-}
 
 /// The text without control characters, cut if it is long.
 pub(crate) fn shown(text: &str) -> String {

@@ -3,6 +3,7 @@
 use crate::compiler::Compiler;
 use crate::engine::PolicyEngine;
 use crate::fault::Fault;
+use crate::folder::Contents;
 use crate::instance::{Instance, Template};
 use crate::limits::Limits;
 use crate::load;
@@ -46,7 +47,7 @@ impl Stages {
     /// # Errors
     /// What a host would say of the file.
     pub fn compile(&self, wasm: &[u8]) -> Result<Compiled, Refusal> {
-        let component = load::compile(wasm, &self.engine, &self.limits)?;
+        let component = load::compile(&Contents::new(wasm.to_vec(), None), &self.engine, &self.limits)?;
         load::template(&component).map(Compiled)
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sluice_core::workload::Binding;
 
+use crate::change::Change;
 use crate::generation::Generation;
 use crate::history::EarlierVersion;
 use crate::policy::Policy;
@@ -19,12 +20,14 @@ pub enum PolicyState {
     Loaded,
     /// Its file was refused and there is no older version.
     Refused,
-    /// Its file is gone, but it is bound, so its last good version goes on deciding.
+    /// Its file is gone, but it is bound, so its last good version goes on deciding. It may be put aside as well.
     RemovedButBound,
     /// It failed too often: its last good version decides, or else the built-in default.
     PutAside,
     /// It is bound, but there never was such a file: the built-in default decides.
     Missing,
+    /// There are settings of that name and no policy.
+    SettingsOnly,
 }
 
 impl PolicyState {
@@ -36,6 +39,7 @@ impl PolicyState {
             Self::RemovedButBound => "removed-but-bound",
             Self::PutAside => "put-aside",
             Self::Missing => "missing",
+            Self::SettingsOnly => "settings-only",
         }
     }
 }
@@ -116,6 +120,8 @@ pub struct PolicyStatus {
     pub about: Option<String>,
     /// SHA-256 of the file in force, hexadecimal.
     pub digest: Option<String>,
+    /// SHA-256 of the settings in force, hexadecimal; `None` when there is no `NAME.toml`.
+    pub settings_digest: Option<String>,
     /// Size of the file in force.
     pub bytes: Option<u64>,
     /// How long it took to compile, or to take from the cache.
@@ -124,6 +130,8 @@ pub struct PolicyStatus {
     pub code: Option<CodeFrom>,
     /// The generation that this version came with.
     pub generation_since: Option<u64>,
+    /// What this version changed against the one before it.
+    pub changed: Option<Change>,
     /// The file.
     pub file: String,
     /// When the file was last changed, ms since the Unix epoch.
@@ -144,7 +152,10 @@ impl PolicyStatus {
         (self.calls, self.faults) = (policy.calls(), policy.faults());
         let Some(why) = policy.put_aside() else { return };
         let instead = generation.policy(&self.name).filter(|deciding| deciding.put_aside().is_none());
-        self.state = PolicyState::PutAside;
+        // That its file is gone too is the fact of the two that somebody has to mend.
+        if self.state == PolicyState::Loaded {
+            self.state = PolicyState::PutAside;
+        }
         self.put_aside = Some(PutAsideStatus {
             message: why.to_string(),
             why: why.clone(),

@@ -17,11 +17,9 @@ impl Superseded {
     /// Notes a swap from `old` to `new`: what it replaced keeps no instance, and what was replaced too many
     /// swaps ago answers no more, unless it is kept to take over or decides again.
     pub(crate) fn swap(&mut self, old: &Generation, new: &Generation) {
-        let (old, by_name) = (old.by_name(), new.by_name());
         let stays =
-            |name: &str, policy: &Arc<Policy>| by_name.get(name).is_some_and(|new| Arc::ptr_eq(new, policy));
-        let replaced: Vec<_> =
-            old.iter().filter(|(name, policy)| !stays(name, policy)).map(|(_, policy)| policy).collect();
+            |policy: &Arc<Policy>| new.policy(policy.name()).is_some_and(|new| Arc::ptr_eq(new, policy));
+        let replaced: Vec<_> = old.policies().filter(|policy| !stays(policy)).collect();
         replaced.iter().for_each(|policy| policy.retire());
         let mut replaced: Vec<_> = replaced.into_iter().map(Arc::downgrade).collect();
         // The one in force is the one more.

@@ -118,11 +118,14 @@ impl Follower {
                 Ok(Changed) => {}
                 Err(RecvTimeoutError::Timeout) if seen.is_some() => {
                     let changed = seen != Some(folder::fingerprint(&self.folder));
-                    if !changed && !self.host.wants_retry() {
+                    if !changed {
+                        if self.host.wants_retry() {
+                            self.host.retry();
+                        }
                         continue;
                     }
                     // Perhaps no event came because the watch is on a folder that is no more; a new one costs little.
-                    self.gone.fetch_or(changed, Ordering::Relaxed);
+                    self.gone.store(true, Ordering::Relaxed);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }

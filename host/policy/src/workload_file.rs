@@ -12,6 +12,7 @@ use toml::Spanned;
 
 use crate::folder;
 use crate::limits::NAME_BYTES_MAX;
+use crate::lines::Lines;
 use crate::load_error::Refusal;
 use crate::shown::{shown, shown_path};
 
@@ -167,7 +168,7 @@ type Wrong = (Range<usize>, String, String);
 
 fn parse(folder: &Path, text: &str) -> Result<Vec<Binding>, BindingsError> {
     let refused = |at: Option<usize>, what: String, cure: String| {
-        let line = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+        let line = |at: usize| Lines::of(text).line(at);
         let (what, cure) = (shown(&what), shown(&cure));
         BindingsError { file: file_in(folder), line: at.map(line), what, cure, is_transient: false }
     };

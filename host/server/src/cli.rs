@@ -172,7 +172,7 @@ pub enum Policy {
     /// States: `loaded`; `refused` (the file cannot be used, and no older version is in force); `missing` (a
     /// policy that should decide has no file, the built-in default decides); `put-aside` (it failed in more than 1% of its
     /// last 1,000 calls, and at least 5 times: its last good version decides, else the built-in default); `removed-but-bound` (the file of a
-    /// policy that decides is gone, its last good version stays in force).
+    /// policy that decides is gone, its last good version stays in force); `settings-only` (a NAME.toml without NAME.wasm).
     List(PolicyList),
     /// List the bindings of a running host in the order in which they are tried: the first that matches a request says
     /// which workload it belongs to and which policy decides.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sluice_core::workload::Binding;
 use sluice_policy::{
-    BINDINGS, BindingsError, CacheUse, Fault, Generation, LoadError, Observer, OpenError, Policy, PutAside,
-    Refusal,
+    BINDINGS, BindingsError, CacheUse, Change, Fault, Generation, LoadError, Observer, OpenError, Policy,
+    PutAside, Refusal,
 };
 
 use crate::binding_notes;
@@ -62,12 +62,14 @@ impl PolicyEvents {
 }
 
 impl Observer for PolicyEvents {
-    fn loaded(&self, policy: &Policy) {
+    fn loaded(&self, policy: &Policy, change: Change) {
         let (name, version) = (policy.name(), policy.version());
         tracing::info!(
             policy = name,
             version,
             digest = policy.digest().get(..12),
+            settings = policy.settings_digest().and_then(|digest| digest.get(..12)),
+            changed = change.name(),
             code = ?policy.code(),
             compile_ms = policy.compile_ms(),
             "policy loaded"
@@ -81,6 +83,11 @@ impl Observer for PolicyEvents {
         let instead = if in_force { "its last good version stays in force" } else { "it is not in force" };
         if matches!(error.reason, Refusal::StillCompiling) {
             tracing::info!(policy = name, "policy is being compiled, {instead} until then: {error}");
+            return;
+        }
+        if matches!(error.reason, Refusal::SettingsOnly) {
+            // Not counted: whoever drops the settings first and the policy next does nothing wrong.
+            tracing::warn!(policy = name, "settings have no effect: {error}");
             return;
         }
         self.telemetry.metrics.refused(name);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sluice_core::unfit_chars::is_unfit;
+
 /// Rows under headings.
 #[derive(Debug)]
 pub struct TextTable<const N: usize> {
@@ -21,9 +23,9 @@ impl<const N: usize> TextTable<N> {
     }
 }
 
-/// A text of unknown origin on one line, without control characters.
+/// A text of unknown origin on one line, without characters that act instead of showing.
 pub fn one_line(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    text.chars().map(|letter| if is_unfit(letter) { '?' } else { letter }).collect()
 }
 
 impl<const N: usize> fmt::Display for TextTable<N> {
@@ -53,7 +55,7 @@ mod tests {
         let mut table = TextTable::new(&["a", "long heading"]);
         table.row(["wide cell".to_owned(), "1".to_owned()]);
         assert_eq!(table.to_string(), "a          long heading\nwide cell  1");
-        table.row(["esc\u{1b}[2J\nforged".to_owned(), String::new()]);
-        assert!(table.to_string().ends_with("esc?[2J?forged"), "{table}");
+        table.row(["esc\u{1b}[2J\nforged\u{202e}".to_owned(), String::new()]);
+        assert!(table.to_string().ends_with("esc?[2J?forged?"), "{table}");
     }
 }

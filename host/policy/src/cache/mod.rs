@@ -103,8 +103,9 @@ impl ComponentCache {
         }
     }
 
-    /// The compiled code of the policy file with this digest.
-    pub(crate) fn find(&self, digest: &str, engine: &Engine) -> Option<Component> {
+    /// The compiled code of the policy file with this digest, which is told; or why it is to be compiled, for the caller to
+    /// tell when it is.
+    pub(crate) fn find(&self, digest: &str, engine: &Engine) -> Result<Component, CacheUse> {
         let name = self.entry_name(digest);
         let found = PrivateFolder::open(&self.folder)
             .map_err(|trouble| (self.folder.clone(), trouble))
@@ -116,12 +117,9 @@ impl ComponentCache {
         match found {
             Ok(component) => {
                 self.tell(CacheUse::Hit);
-                Some(component)
+                Ok(component)
             }
-            Err((path, trouble)) => {
-                self.tell(used(&path, trouble));
-                None
-            }
+            Err((path, trouble)) => Err(used(&path, trouble)),
         }
     }
 
@@ -189,7 +187,7 @@ impl ComponentCache {
         })
     }
 
-    fn tell(&self, used: CacheUse) {
+    pub(crate) fn tell(&self, used: CacheUse) {
         self.counts[used.index()].fetch_add(1, Ordering::Relaxed);
         if let CacheUse::Refused { why } | CacheUse::Failed { why } = &used {
             *self.last_trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());

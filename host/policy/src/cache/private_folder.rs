@@ -72,7 +72,8 @@ impl PrivateFolder {
 
     pub(super) fn open(path: &Path) -> Result<Self, Trouble> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+        let folder = rustix::fs::openat(CWD, path, flags, Mode::empty())
+            .map_err(|error| if is_link(path) { linked() } else { error.into() })?;
         let stat = rustix::fs::fstat(&folder)?;
         check_owner(&stat)?;
         if stat.st_mode & OTHERS != 0 {
@@ -160,6 +161,17 @@ fn check_owner(stat: &Stat) -> Result<(), Trouble> {
         return Ok(());
     }
     Err(Trouble::Refused(format!("belongs to user {owner}, and this host runs as {us}")))
+}
+
+/// For the sentence alone: a link was not opened.
+fn is_link(path: &Path) -> bool {
+    let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+}
+
+/// Not followed: whoever may change it could have entries written and removed in any other folder of this user's.
+fn linked() -> Trouble {
+    Trouble::Refused("is a link; name the folder that it leads to in `policy.cache_dir`".to_owned())
 }
 
 fn now() -> Timestamps {

@@ -222,25 +222,27 @@ fn a_cache_folder_that_others_may_use_is_refused() {
 #[test]
 fn a_cache_folder_that_is_none_costs_the_cache_and_nothing_else() {
     type Spoil = fn(&Path);
-    let spoils: [(&str, [u64; 4], Spoil); 3] = [
-        ("a link", [0, 0, 2, 0], |cache| {
+    let spoils: [(&str, &str, Spoil); 4] = [
+        ("a link", "is a link; name the folder that it leads to in `policy.cache_dir`", |cache| {
             fs::create_dir_all(cache.with_extension("real")).unwrap();
             set_mode(&cache.with_extension("real"), 0o700);
             symlink(cache.with_extension("real"), cache).unwrap();
         }),
-        ("a file", [0, 0, 2, 0], |cache| fs::write(cache, b"text").unwrap()),
-        ("below a file", [0, 0, 2, 0], |cache| {
+        ("a link to nowhere", "is a link", |cache| symlink(cache.with_extension("real"), cache).unwrap()),
+        ("a file", "is not a folder", |cache| fs::write(cache, b"text").unwrap()),
+        ("below a file", "is not a folder", |cache| {
             fs::remove_dir(cache.parent().unwrap()).unwrap();
             fs::write(cache.parent().unwrap(), b"text").unwrap();
         }),
     ];
-    for (what, counts, spoil) in spoils {
+    for (what, told, spoil) in spoils {
         let starts = Starts::new();
         fs::create_dir(starts.cache().parent().unwrap()).unwrap();
         spoil(&starts.cache());
         let started = starts.start();
-        assert_eq!((started.code(), started.counts()), (CodeFrom::Compiled, counts), "{what}");
-        assert!(started.status().last_trouble.is_some(), "{what}");
+        assert_eq!((started.code(), started.counts()), (CodeFrom::Compiled, [0, 0, 2, 0]), "{what}");
+        let trouble = started.status().last_trouble.expect(what);
+        assert!(trouble.contains(told), "{what}: {trouble}");
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_core::facts::{Facts, Finish, Lease, Prefilled, TurnEnd};
 use sluice_core::testing;
-use sluice_policy::{Fault, Hook, HostConfig, Limits, LoadError, Observer, Policy, PolicyHost, PutAside};
+use sluice_policy::{
+    Change, Fault, Hook, HostConfig, Limits, LoadError, Observer, Policy, PolicyHost, PutAside,
+};
 use wit_parser::Resolve;
 
 /// What the text guest does when `seed` has this value; no trial case has so small a seed.
@@ -246,8 +248,12 @@ impl Log {
 }
 
 impl Observer for Log {
-    fn loaded(&self, policy: &Policy) {
-        self.note(format!("loaded {}", policy.name()));
+    fn loaded(&self, policy: &Policy, change: Change) {
+        let change = match change {
+            Change::Settings | Change::CodeAndSettings => format!(" {}", change.name()),
+            Change::First | Change::Code => String::new(),
+        };
+        self.note(format!("loaded {}{change}", policy.name()));
     }
 
     fn refused(&self, name: &str, error: &LoadError, in_force: bool) {

@@ -45,6 +45,19 @@ fn a_file_of_100_mb_is_refused_unread() {
     assert!(bytes_read() - before < 1024 * 1024, "{} bytes were read", bytes_read() - before);
 }
 
+/// Within the bound on size, so that only how it begins speaks against it.
+#[test]
+fn a_text_of_30_mb_is_refused_by_its_first_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text.wasm");
+    fs::write(&file, b"(module ;; in its text form").unwrap();
+    File::options().write(true).open(&file).unwrap().set_len(30 * 1024 * 1024).unwrap();
+    let before = bytes_read();
+    let refusal = refusal_of(&file).expect("is no WASM");
+    assert!(bytes_read() - before < 1024 * 1024, "{} bytes were read", bytes_read() - before);
+    assert!(refusal.to_string().contains("begins with the text \"(module ;; in its text f\""), "{refusal}");
+}
+
 #[test]
 fn a_policy_cut_anywhere_is_refused() {
     /// As many cuts of each file, all over it.

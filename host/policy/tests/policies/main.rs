@@ -4,6 +4,8 @@
 mod cache;
 mod calls;
 mod compile_process;
+mod folder_trust;
+mod followed;
 mod guest;
 mod hostile;
 mod hostile_files;
@@ -12,4 +14,7 @@ mod numbers;
 mod other_languages;
 mod put_aside;
 mod reload;
+mod rewrites;
+mod superseded;
 mod watch;
+mod watch_folder;

@@ -53,6 +53,11 @@ fn the_last_good_version_takes_over_at_once() {
     let generation = bench.host.generation();
     let aside = generation.put_aside("main").expect("another decides in its place");
     assert_ne!(aside.digest(), first);
+    let named = generation.named("main");
+    assert!(named.put_aside.is_some_and(|named| Arc::ptr_eq(named, aside)));
+    assert_eq!(named.deciding.map(|policy| policy.digest()), Some(first.as_str()));
+    let nobody = generation.named("other");
+    assert!(nobody.deciding.is_none() && nobody.put_aside.is_none());
 
     let told = status(&bench, "main");
     assert_eq!((told.state, told.generation_since), (PolicyState::PutAside, Some(2)));
@@ -171,6 +176,18 @@ fn a_removed_file_is_forgotten_with_its_faults() {
     bench.put("other.wasm", &guest::text(1));
     bench.host.reload();
     good(bench.host.generation().policy("other").expect("a fresh chance"));
+}
+
+/// Both are facts: who decides in its place, and that no file would come back at a restart.
+#[test]
+fn a_policy_put_aside_whose_file_is_gone_is_told_as_both() {
+    let (bench, first) = second_put_aside();
+    bench.remove("main.wasm");
+    bench.host.reload();
+    let told = status(&bench, "main");
+    assert_eq!(told.state, PolicyState::RemovedButBound);
+    let instead = told.put_aside.expect("and put aside").instead.map(|instead| instead.digest);
+    assert_eq!(instead, Some(first));
 }
 
 #[test]

@@ -1,18 +1,14 @@
 //! What happens to the set in force when files come, change and go.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use sluice_core::verdict::Verdict;
-use sluice_policy::{
-    Fault, Hook, HostConfig, LIVE_GENERATIONS_MAX, OpenError, PolicyHost, PolicyState, PolicyStatus,
-};
+use sluice_policy::{Change, HostConfig, PolicyHost, PolicyState, PolicyStatus};
 
 use crate::guest::{self, Bench};
 
-fn status(bench: &Bench, name: &str) -> PolicyStatus {
+pub fn status(bench: &Bench, name: &str) -> PolicyStatus {
     bench.host.status().into_iter().find(|status| status.name == name).expect(name)
 }
 
@@ -69,6 +65,9 @@ fn a_bad_file_leaves_the_old_version_in_force() {
     assert_eq!(bench.log.take(), ["refused main not-wasm true"]);
     bench.host.reload();
     assert_eq!(bench.log.take(), [""; 0], "told once");
+    bench.put("main.wasm", b"no WASM either");
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["refused main not-wasm true"], "another content");
     assert_eq!(digest(&bench, "main"), old);
     let told = status(&bench, "main");
     assert_eq!(
@@ -155,6 +154,75 @@ fn settings_are_part_of_a_version() {
     assert_eq!(reason().as_deref(), Some("untagged"));
 }
 
+/// A change of settings alone does not read like one of code, in the log and afterwards.
+#[test]
+fn what_a_version_changed_is_told() {
+    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
+    bench.put("main.toml", b"a = 1");
+    bench.host.reload();
+    bench.put("main.wasm", &guest::text(1));
+    bench.put("main.toml", b"a = 2");
+    bench.host.reload();
+    bench.put("main.wasm", &guest::text(2));
+    bench.host.reload();
+    let log = bench.log.take();
+    let loaded: Vec<_> = log.iter().filter(|line| line.starts_with("loaded")).collect();
+    assert_eq!(
+        loaded,
+        ["loaded main", "loaded main settings", "loaded main code-and-settings", "loaded main"]
+    );
+    let detail = bench.host.detail("main").unwrap();
+    assert_eq!(detail.status.changed, Some(Change::Code));
+    let earlier: Vec<_> = detail.earlier.iter().map(|earlier| earlier.changed).collect();
+    assert_eq!(earlier, [Change::CodeAndSettings, Change::Settings, Change::First]);
+    let settings: Vec<_> = detail.earlier.iter().map(|earlier| earlier.settings_digest.as_deref()).collect();
+    assert!(settings[0].is_some() && settings[0] != settings[1] && settings[2].is_none(), "{settings:?}");
+    assert_eq!(detail.status.settings_digest.as_deref(), settings[0]);
+    assert_eq!(detail.earlier[1].digest, detail.earlier[2].digest);
+}
+
+#[test]
+fn settings_without_a_policy_are_told_once_and_listed() {
+    let bench = guest::bench(&[
+        ("main.wasm", &guest::text(0)),
+        ("main.toml", b"a = 1"),
+        ("bindings.toml", b""),
+        (".hidden.toml", b""),
+        ("builtin.toml", b""),
+        ("mian.toml", b"a = 1"),
+    ]);
+    let only = |name: &str| format!("refused {name} settings-only false");
+    assert_eq!(bench.log.take(), ["loaded main", &only("builtin"), &only("mian"), "generation 1 main"]);
+    bench.put("other.toml", b"");
+    bench.host.reload();
+    assert_eq!(bench.log.take(), [only("other")], "each once");
+    let told = status(&bench, "mian");
+    assert_eq!(told.state, PolicyState::SettingsOnly);
+    let why = told.refusal.expect("says what to do").message;
+    assert!(
+        why.contains("mian.toml: ") && why.ends_with("give both the same name, or take it away"),
+        "{why}"
+    );
+    assert_eq!(bench.host.status().len(), 4);
+
+    bench.put("other.wasm", &guest::text(1));
+    bench.remove("mian.toml");
+    bench.host.reload();
+    assert_eq!(bench.log.take(), ["loaded other", "generation 2 main,other"]);
+    assert_eq!(status(&bench, "other").state, PolicyState::Loaded);
+    // Its file goes and its settings stay; then it is bound, which is the worse of the two.
+    bench.remove("other.wasm");
+    bench.host.reload();
+    assert_eq!(status(&bench, "other").state, PolicyState::SettingsOnly);
+    let binding = "[[workload]]\nname = 'w'\nmatch = { model = 'm' }\npolicy = 'other'\n";
+    bench.put("bindings.toml", binding.as_bytes());
+    bench.host.reload();
+    assert_eq!(status(&bench, "other").state, PolicyState::Missing);
+    bench.remove("main.wasm");
+    bench.host.reload();
+    assert_eq!(status(&bench, "main").state, PolicyState::RemovedButBound);
+}
+
 #[test]
 fn removing_a_file_removes_the_policy_but_for_the_default() {
     let bench = guest::bench(&[("main.wasm", &guest::text(0)), ("other.wasm", &guest::text(0))]);
@@ -201,164 +269,6 @@ fn swapped_links_are_followed() {
     assert_ne!(digest(&bench, "main"), first);
 }
 
-#[test]
-fn a_folder_in_trouble_changes_nothing() {
-    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
-    bench.log.take();
-    std::fs::set_permissions(bench.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-    let outcome = bench.host.reload();
-    assert!(outcome.folder_error.is_some_and(|error| error.contains("; run `chmod o-w ")));
-    bench.host.reload();
-    assert_eq!(bench.log.take(), ["folder refused"], "told once");
-    assert!(
-        bench.host.folder_refusal().is_some_and(|refusal| refusal.contains("; run `chmod o-w ")),
-        "and shown"
-    );
-    std::fs::rename(bench.path(), bench.path().with_extension("away")).unwrap();
-    assert!(bench.host.reload().folder_error.is_some());
-    assert!(bench.host.generation().default_policy().is_some());
-    std::fs::rename(bench.path().with_extension("away"), bench.path()).unwrap();
-    std::fs::set_permissions(bench.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    assert_eq!((bench.host.reload().folder_error, bench.host.folder_refusal()), (None, None));
-}
-
-#[test]
-fn a_folder_that_cannot_be_trusted_refuses_the_start() {
-    let open = |folder: &std::path::Path| {
-        let config = HostConfig {
-            folder: folder.to_owned(),
-            default: "main".to_owned(),
-            limits: guest::limits(),
-            cache_folder: None,
-            compiler: None,
-        };
-        PolicyHost::open(config, Arc::new(())).err()
-    };
-    let folder = tempfile::tempdir().unwrap();
-    assert!(matches!(open(&folder.path().join("absent")), Some(OpenError::Folder { .. })));
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o757)).unwrap();
-    assert!(matches!(open(folder.path()), Some(OpenError::WorldWritable { mode: 0o757, .. })));
-}
-
-#[test]
-fn names_that_no_policy_may_have() {
-    let bench = guest::bench(&[("a b.wasm", &guest::text(0)), ("fine-1.2_x.wasm", &guest::text(0))]);
-    assert_eq!(
-        bench.log.take(),
-        ["loaded fine-1.2_x", "refused a?b bad-name false", "generation 1 fine-1.2_x"]
-    );
-}
-
-#[test]
-fn a_name_cannot_pass_for_anothers_nor_reach_a_log_as_it_is() {
-    let long = format!("{}.wasm", "x".repeat(200));
-    let bench = guest::bench(&[
-        ("ma\nin.wasm", &guest::text(0)),
-        (&long, &guest::text(0)),
-        ("main.wasm", &guest::text(0)),
-    ]);
-    let shown_long = format!("{}?", "x".repeat(63));
-    let mut log = bench.log.take();
-    log.sort();
-    assert_eq!(
-        log,
-        [
-            "generation 1 main".to_owned(),
-            "loaded main".to_owned(),
-            "refused ma?in bad-name false".to_owned(),
-            format!("refused {shown_long} bad-name false"),
-        ]
-    );
-    let refusal = status(&bench, "ma?in").refusal.expect("refused");
-    assert!(!refusal.message.contains('\n'), "{}", refusal.message);
-    assert_eq!(status(&bench, "main").refusal, None);
-}
-
-#[test]
-fn settings_that_cannot_be_read_are_not_no_settings() {
-    let bench = guest::bench(&[]);
-    symlink(bench.path().join("nowhere"), bench.path().join("main.toml")).unwrap();
-    bench.put("main.wasm", &guest::text(0));
-    bench.host.reload();
-    assert!(bench.host.generation().default_policy().is_none());
-    let refusal = status(&bench, "main").refusal.expect("refused");
-    assert_eq!(refusal.kind, "unreadable");
-    assert!(refusal.message.contains("main.toml"), "{}", refusal.message);
-}
-
-#[test]
-fn what_is_no_file_is_refused_at_once() {
-    /// Only reached when the look never ends.
-    const DEADLINE: Duration = Duration::from_secs(60);
-    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
-    std::fs::create_dir(bench.path().join("folder.wasm")).unwrap();
-    symlink("/dev/zero", bench.path().join("endless.wasm")).unwrap();
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    let pipe = bench.path().join("pipe.wasm");
-    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    let (done, ended) = channel();
-    let host = Arc::clone(&bench.host);
-    std::thread::spawn(move || done.send(host.reload()));
-    let outcome = ended.recv_timeout(DEADLINE).expect("nothing blocks");
-    let names: Vec<_> = outcome.refused.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["endless", "folder", "pipe"]);
-}
-
-/// Puts another version in force, made of the same file.
-fn swap(bench: &Bench, number: usize) {
-    bench.put("main.toml", format!("swap = {number}").as_bytes());
-    let outcome = bench.host.reload();
-    assert!(outcome.swapped, "swap {number}: {outcome:?}");
-}
-
-#[test]
-fn superseded_versions_keep_no_instances() {
-    // More than enough to run out of instances if each kept its own.
-    const SWAPS: usize = 600;
-    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
-    let mut held = vec![bench.host.generation()];
-    for number in 0..SWAPS {
-        swap(&bench, number);
-        held.push(bench.host.generation());
-    }
-    let now = held.pop().unwrap();
-    let instances = |generation: &sluice_policy::Generation| generation.default_policy().unwrap().instances();
-    assert!(held.iter().all(|old| instances(old) == 0));
-    assert!(instances(&now) >= 2);
-    assert_eq!(now.number, 1 + SWAPS as u64);
-}
-
-#[test]
-fn late_hooks_of_a_superseded_version_are_answered_until_it_expires() {
-    let bench = guest::bench(&[("main.wasm", &guest::text(0))]);
-    let old = Arc::clone(bench.host.generation().default_policy().unwrap());
-    let facts =
-        sluice_core::testing::table(&[sluice_core::testing::prefill(), sluice_core::testing::decode()]);
-    let late = || old.bind_decode(&facts, &guest::prefilled());
-    for number in 1..LIVE_GENERATIONS_MAX {
-        swap(&bench, number);
-        assert_eq!(late(), Ok(None), "{number} swaps later");
-        assert_eq!(old.instances(), 0, "none is kept");
-    }
-    bench.log.take();
-    swap(&bench, LIVE_GENERATIONS_MAX);
-    bench.log.take();
-    assert_eq!(late(), Err(Fault::Expired { hook: Hook::BindDecode }));
-    assert_eq!(bench.log.take(), ["fault main bind-decode expired"]);
-    assert_eq!(old.faults()["expired"], 1);
-}
-
-#[test]
-fn what_stays_in_force_never_expires() {
-    let bench = guest::bench(&[("main.wasm", &guest::text(0)), ("other.wasm", &guest::text(0))]);
-    let other = Arc::clone(bench.host.generation().policy("other").unwrap());
-    for number in 0..2 * LIVE_GENERATIONS_MAX {
-        swap(&bench, number);
-    }
-    assert_eq!(other.route(&guest::facts(guest::seed::GOOD)), Ok(Verdict::UseDefault));
-    assert!(other.instances() >= 2);
-}
-
 /// Swaps a folder's one link while a look at it is under way: once `main` is loaded, and `other` is not.
 struct SwapsMeanwhile {
     folder: std::path::PathBuf,
@@ -366,7 +276,7 @@ struct SwapsMeanwhile {
 }
 
 impl sluice_policy::Observer for SwapsMeanwhile {
-    fn loaded(&self, policy: &sluice_policy::Policy) {
+    fn loaded(&self, policy: &sluice_policy::Policy, _: Change) {
         if policy.name() == "main" && !self.done.swap(true, std::sync::atomic::Ordering::Relaxed) {
             symlink("..v2", self.folder.join("..new")).unwrap();
             std::fs::rename(self.folder.join("..new"), self.folder.join("..data")).unwrap();

@@ -21,6 +21,13 @@ use crate::text_table::{TextTable, one_line};
 const LIVE_PLACE: &str = "POLICY_FOLDER/DECIDING_NAME.wasm\n\
     where DECIDING_NAME is what [policy] default says; it is live within a moment";
 
+/// The state of a policy that is bound and has no file any more.
+const FILE_GONE: &str = "removed-but-bound";
+/// The state of settings that wait for their policy.
+const SETTINGS_ONLY: &str = "settings-only";
+/// The state of a policy that should decide and has no file.
+const MISSING: &str = "missing";
+
 /// Runs one of them.
 pub fn run(command: Policy) -> ExitCode {
     let done = match command {
@@ -130,8 +137,8 @@ pub(super) struct Refusal {
 impl Listing {
     /// Why somebody else decides than the newest file of a policy, if that is so.
     pub(super) fn why(&self, policy: &Listed) -> String {
-        let there =
-            self.policies.iter().filter(|other| other.state != MISSING).map(|other| other.name.as_str());
+        let is_there = |other: &&Listed| ![MISSING, SETTINGS_ONLY].contains(&other.state.as_str());
+        let there = self.policies.iter().filter(is_there).map(|other| other.name.as_str());
         why(policy, there)
     }
 
@@ -142,8 +149,6 @@ impl Listing {
     }
 }
 
-/// The state of a policy that should decide and has no file, as the host names it.
-const MISSING: &str = "missing";
 
 fn list(host: &AdminHost) -> Result<ExitCode, String> {
     let listing: Listing = admin_client::get(host, "/admin/policies")?;
@@ -195,9 +200,10 @@ fn decides_for(policy: &Listed, default: &str) -> String {
 }
 
 pub(super) fn shown_state(policy: &Listed) -> String {
-    match (policy.state.as_str(), &policy.refusal) {
-        (state @ ("loaded" | "put-aside"), Some(_)) => format!("{state}, newer file refused"),
-        (state, _) => state.to_owned(),
+    match (policy.state.as_str(), &policy.refusal, &policy.put_aside) {
+        (state @ ("loaded" | "put-aside"), Some(_), _) => format!("{state}, newer file refused"),
+        (state @ FILE_GONE, _, Some(_)) => format!("{state}, put aside"),
+        (state, _, _) => state.to_owned(),
     }
 }
 
@@ -214,6 +220,7 @@ fn why<'n>(policy: &Listed, there: impl Iterator<Item = &'n str>) -> String {
     let others = why_otherwise(policy, there);
     match aside {
         Some(aside) if policy.refusal.is_some() => format!("{aside}; the newer file: {others}"),
+        Some(aside) if policy.state == FILE_GONE => format!("{aside}; and its file is gone"),
         Some(aside) => aside,
         None => others,
     }
@@ -231,7 +238,7 @@ fn why_otherwise<'n>(policy: &Listed, there: impl Iterator<Item = &'n str>) -> S
     match (policy.state.as_str(), &policy.refusal) {
         (_, Some(refusal)) => refusal.message.clone(),
         (MISSING, None) => binding_notes::missing(&policy.file, &policy.name, there),
-        ("removed-but-bound", None) => "its file is gone; it decides until another comes".to_owned(),
+        (FILE_GONE, None) => "its file is gone; it decides until another comes".to_owned(),
         _ if !policy.faults.is_empty() => "the default decided where it failed; the log says how".to_owned(),
         _ => String::new(),
     }

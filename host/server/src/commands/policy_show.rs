@@ -24,6 +24,8 @@ struct Shown {
     version: Option<String>,
     about: Option<String>,
     digest: Option<String>,
+    settings_digest: Option<String>,
+    changed: Option<String>,
     bytes: Option<u64>,
     generation_since: Option<u64>,
     file: String,
@@ -52,6 +54,8 @@ struct Setting {
 struct Earlier {
     version: String,
     digest: String,
+    settings_digest: Option<String>,
+    changed: String,
     since_generation: u64,
     until_generation: u64,
 }
@@ -99,7 +103,9 @@ fn sheet(policy: &Shown) -> String {
         ("file", policy.file.clone()),
         ("digest", policy.digest.clone().unwrap_or_else(|| "-".to_owned())),
         ("size", policy.bytes.map_or("-".to_owned(), |bytes| format!("{} KB", bytes.div_ceil(1024)))),
+        ("settings' digest", policy.settings_digest.clone().unwrap_or_else(|| "-".to_owned())),
         ("since", policy.generation_since.map_or("-".to_owned(), |since| format!("generation {since}"))),
+        ("changed", text(&policy.changed)),
         ("decides for", or_none(decides)),
         ("calls", policy.calls.to_string()),
         ("faults", or_none(faults.join(", "))),
@@ -119,11 +125,17 @@ fn sheet(policy: &Shown) -> String {
         let _ = write!(out, "\n\n{table}");
     }
     if !policy.earlier.is_empty() {
-        let mut table = TextTable::new(&["earlier version", "digest", "generations"]);
+        let mut table = TextTable::new(&["earlier version", "digest", "settings", "changed", "generations"]);
         for earlier in &policy.earlier {
             let until = earlier.until_generation.saturating_sub(1);
             let generations = format!("{} to {until}", earlier.since_generation);
-            table.row([earlier.version.clone(), short(&earlier.digest).to_owned(), generations]);
+            table.row([
+                earlier.version.clone(),
+                short(&earlier.digest).to_owned(),
+                short(earlier.settings_digest.as_deref().unwrap_or("-")).to_owned(),
+                earlier.changed.clone(),
+                generations,
+            ]);
         }
         let _ = write!(out, "\n\n{table}");
     }

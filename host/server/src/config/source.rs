@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use sluice_core::unfit_chars::is_unfit;
+
 use super::limits::MAX_SHOWN_CHARS;
 
 /// The text of a file, with its lines found once.
@@ -65,7 +67,7 @@ fn displayable(line: &str) -> Vec<char> {
         .chars()
         .map(|char| match char {
             '\t' => ' ',
-            char if char.is_control() => char::REPLACEMENT_CHARACTER,
+            char if is_unfit(char) => char::REPLACEMENT_CHARACTER,
             char => char,
         })
         .collect();
@@ -105,4 +107,15 @@ fn keys_start(line: &str) -> Option<usize> {
     let after_word =
         || line.match_indices("keys").map(|(at, word)| at + word.len()).find(|at| is_set(&line[*at..]));
     start.or_else(after_word).map(|bytes| line[..bytes].chars().count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_on_a_terminal_or_turns_the_text_is_not_shown() {
+        let shown: String = displayable("a\tb = '\u{1b}[31m\u{202e}\u{2028}'").iter().collect();
+        assert_eq!(shown, "a b = '\u{fffd}[31m\u{fffd}\u{fffd}'");
+    }
 }

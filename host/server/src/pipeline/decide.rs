@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Prefilled, Row};
 use sluice_core::verdict::{DecodeChoice, Placement, Rejection, Route, TransferMode, Verdict};
-use sluice_policy::Policy;
+use sluice_policy::{Named, Policy};
 
 use super::call::Call;
 use crate::config::BUILTIN;
@@ -40,8 +40,8 @@ pub(super) fn decide(call: &Call<'_>, table: &Table, facts: &Facts) -> Result<De
     let metrics = call.pool.metrics.policy(name);
     call.trail.note(|story, now| story.attempt(now));
     // The built-in one has no file: a `builtin.wasm` that lies about does not become it.
-    let loaded = call.generation.policy(name).filter(|_| name != BUILTIN).cloned();
-    let is_put_aside = name != BUILTIN && call.generation.put_aside(name).is_some();
+    let named = if name == BUILTIN { Named::default() } else { call.generation.named(name) };
+    let (loaded, is_put_aside) = (named.deciding.cloned(), named.put_aside.is_some());
     if is_put_aside {
         call.pool.metrics.fallback(Fallback::PolicyPutAside);
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
+use sluice_core::unfit_chars::is_unfit;
 
 use super::labels::Leg;
 use super::story::{Ended, Story};
@@ -126,7 +127,7 @@ impl Shared {
 
 /// A client's words for logs and spans: cut, and without what could break a line or a terminal.
 fn cleaned(value: &HeaderValue, chars_at_most: usize) -> String {
-    let visible = |letter: char| if letter.is_control() { '?' } else { letter };
+    let visible = |letter: char| if is_unfit(letter) { '?' } else { letter };
     String::from_utf8_lossy(value.as_bytes()).chars().take(chars_at_most).map(visible).collect()
 }
 
@@ -188,6 +189,7 @@ mod tests {
         for (bytes, expected) in [
             (b"fine-1".as_slice(), "fine-1"),
             (b"tab\there", "tab?here"),
+            (b"\xe2\x80\xaegnp.exe", "?gnp.exe"),
             (b"\xff\xc2\x9b31m", "\u{fffd}?31m"),
             (long.as_bytes(), &long[..CLIENT_ID_CHARS]),
         ] {
