@@ -233,7 +233,10 @@ async fn policies_are_compiled_elsewhere() {
     let metrics = fleet.host.metrics().await.unwrap();
     assert_eq!(metrics.sum("sluice_policies_compiled_inside_total", &[]), 0.0);
 
-    let ended = run_to_end(&["compile-policy"], SOON).await.unwrap();
+    let parent = std::process::id().to_string();
+    let ended = run_to_end(&["compile-policy", "0", &parent], SOON).await.unwrap();
     assert_eq!(ended.code, Some(1), "an empty component: {}", ended.stdout);
     assert!(!ended.stderr.trim().is_empty() && ended.stdout.is_empty(), "{}", ended.stderr);
+    let orphan = run_to_end(&["compile-policy", "0", "1"], SOON).await.unwrap();
+    assert_eq!(orphan.code, Some(75), "who asked has ended");
 }

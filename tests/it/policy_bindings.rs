@@ -177,7 +177,7 @@ async fn a_bound_policy_outlasts_its_file() {
     assert_eq!((found.policy.as_str(), found.source.as_str()), ("second", "policy"));
     bind(&fleet.host, &BATCH.replace("second", "first")).await;
     assert_eq!(decision(&fleet, batch()).await.policy, "first");
-    assert_eq!(state(&fleet.host, "second").await, "", "nobody is bound to it any more");
+    assert_eq!(state(&fleet.host, "second").await, "settings-only", "nobody is bound to it any more");
 }
 
 /// A binding may come before its policy: the built-in default decides until then, visibly.

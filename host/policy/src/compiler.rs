@@ -2,9 +2,8 @@
 //! are not to be held up by the largest file of the folder.
 
 use std::collections::BTreeMap;
-use std::panic::resume_unwind;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -15,6 +14,7 @@ use wasmtime::component::Component;
 
 use crate::clock;
 use crate::compile_process::{self, NotCompiled};
+use crate::load::guarded;
 use crate::load_error::Refusal;
 use crate::observer::Observer;
 use crate::shown::shown;
@@ -28,15 +28,39 @@ pub const COMPILE_WAIT: Duration = Duration::from_secs(5);
 pub const SLOW_COMPILES_MAX: usize = 2;
 /// Compiled files kept until the look that asks for them again.
 const RESULTS_MAX: usize = 4;
+/// How long a file whose compiler was ended waits for the next one; doubled each time.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The longest such wait.
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(300);
 /// Stack of a compiling thread, bytes: as a main thread has, since the compiler was made for those.
 const STACK_BYTES: usize = 8 * 1024 * 1024;
 
+/// A file's code, and how long the compiler took.
+pub(crate) type Timed = (Component, Duration);
+
 #[derive(Debug)]
 struct Compiling {
-    /// Counts up: the higher, the later it was asked for.
+    /// The look that asked for it last.
     asked: u64,
-    result: Receiver<Result<Component, Refusal>>,
+    result: Receiver<Result<Timed, Refusal>>,
     thread: JoinHandle<()>,
+    /// Says that nobody asks for it any more.
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Compiling {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A file whose compiler was ended by others.
+#[derive(Debug)]
+struct Ended {
+    asked: u64,
+    times: u32,
+    again_at: Duration,
+    detail: String,
 }
 
 /// Where compiling happens.
@@ -54,10 +78,14 @@ pub(crate) struct Compiler {
     place: Place,
     /// Whether somebody else waits meanwhile.
     hurried: AtomicBool,
+    /// Looks at the folder so far.
+    looks: AtomicU64,
     /// What is left of this look's [`COMPILE_WAIT`].
     patience: Mutex<Duration>,
     /// Those that nobody waits for any more, by the digest of the file that is compiled.
     slow: Mutex<BTreeMap<String, Compiling>>,
+    /// Those whose compiler was ended by others, by the same digest; of this look's files alone.
+    ended: Mutex<BTreeMap<String, Ended>>,
 }
 
 impl Compiler {
@@ -66,6 +94,8 @@ impl Compiler {
         Self {
             place: Place { program, observer, trouble: Arc::default() },
             hurried: AtomicBool::default(),
+            looks: AtomicU64::default(),
+            ended: Mutex::default(),
             patience: Mutex::default(),
             slow: Mutex::default(),
         }
@@ -83,7 +113,18 @@ impl Compiler {
 
     /// A look at the folder begins.
     pub(crate) fn look(&self) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = COMPILE_WAIT;
+    }
+
+    /// A look at the folder has asked for all that it wants: what it did not ask for is of files that are gone or changed,
+    /// and what compiles them is ended.
+    pub(crate) fn looked(&self) {
+        let look = self.looks.load(Ordering::Relaxed);
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        slow.retain(|_, compiling| compiling.asked == look);
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.retain(|_, ended| ended.asked == look);
     }
 
     /// From now on no look waits longer than [`COMPILE_WAIT`].
@@ -92,11 +133,14 @@ impl Compiler {
     }
 
     /// What became of a file that an earlier look stopped waiting for; `None` when it is not being compiled.
-    pub(crate) fn resume(&self, digest: &str) -> Option<Result<Component, Refusal>> {
+    pub(crate) fn resume(&self, digest: &str) -> Option<Result<Timed, Refusal>> {
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        let compiling = slow.remove(digest)?;
+        let mut compiling = slow.remove(digest)?;
+        compiling.asked = self.looks.load(Ordering::Relaxed);
         // Only the first look waits: later ones are for what else changed.
-        Some(wait_for(compiling, digest, Duration::ZERO, &mut slow))
+        let result = wait_for(compiling, digest, Duration::ZERO, &mut slow);
+        drop(slow);
+        Some(self.noted(digest, result))
     }
 
     /// Compiles a file that is not being compiled yet. `component` makes of it what is compiled: asked for only when there
@@ -106,9 +150,12 @@ impl Compiler {
         digest: &str,
         engine: &Engine,
         component: impl FnOnce() -> Result<Vec<u8>, Refusal>,
-    ) -> Result<Component, Refusal> {
+    ) -> Result<Timed, Refusal> {
+        self.may_begin(digest)?;
         if !self.hurried.load(Ordering::Relaxed) {
-            return self.place.compiled(engine, &component()?);
+            let wanted = AtomicBool::new(false);
+            let result = self.place.compiled(engine, &component()?, true, &wanted);
+            return self.noted(digest, result);
         }
         let mut patience = self.patience.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.has_room() {
@@ -118,6 +165,33 @@ impl Compiler {
         let began = clock::monotonic();
         let result = self.compile_within(*patience, digest, engine, bytes);
         *patience = patience.saturating_sub(clock::monotonic().saturating_sub(began));
+        self.noted(digest, result)
+    }
+
+    /// Not while a file whose compiler was ended has to wait.
+    fn may_begin(&self, digest: &str) -> Result<(), Refusal> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ended) = ended.get_mut(digest) else { return Ok(()) };
+        ended.asked = self.looks.load(Ordering::Relaxed);
+        if clock::monotonic() >= ended.again_at {
+            return Ok(());
+        }
+        Err(Refusal::CompilerEnded { detail: ended.detail.clone() })
+    }
+
+    fn noted(&self, digest: &str, result: Result<Timed, Refusal>) -> Result<Timed, Refusal> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err(Refusal::CompilerEnded { detail }) = &result else {
+            ended.remove(digest);
+            return result;
+        };
+        let times = ended.get(digest).map_or(0, |ended| ended.times);
+        let after =
+            AGAIN_AFTER.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX)).min(AGAIN_AFTER_MAX);
+        let asked = self.looks.load(Ordering::Relaxed);
+        let again_at = clock::monotonic() + after;
+        let detail = detail.clone();
+        ended.insert(digest.to_owned(), Ended { asked, times: times.saturating_add(1), again_at, detail });
         result
     }
 
@@ -133,8 +207,9 @@ impl Compiler {
         digest: &str,
         engine: &Engine,
         bytes: Vec<u8>,
-    ) -> Result<Component, Refusal> {
-        let compiling = spawn(self.place.clone(), engine.clone(), bytes)?;
+    ) -> Result<Timed, Refusal> {
+        let mut compiling = spawn(self.place.clone(), engine.clone(), bytes)?;
+        compiling.asked = self.looks.load(Ordering::Relaxed);
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         wait_for(compiling, digest, wait, &mut slow)
     }
@@ -146,20 +221,16 @@ fn wait_for(
     digest: &str,
     wait: Duration,
     slow: &mut BTreeMap<String, Compiling>,
-) -> Result<Component, Refusal> {
+) -> Result<Timed, Refusal> {
     match compiling.result.recv_timeout(wait) {
         Ok(result) => result,
         Err(RecvTimeoutError::Timeout) => {
             forget_one_too_many(slow);
-            let looks = slow.values().map(|compiling| compiling.asked).max().unwrap_or(0);
-            slow.insert(digest.to_owned(), Compiling { asked: looks + 1, ..compiling });
+            slow.insert(digest.to_owned(), compiling);
             Err(Refusal::StillCompiling)
         }
-        // It panicked, which is the caller's to make a refusal of.
-        Err(RecvTimeoutError::Disconnected) => match compiling.thread.join() {
-            Ok(()) => Err(Refusal::StillCompiling),
-            Err(panic) => resume_unwind(panic),
-        },
+        // It sends whatever comes of it, a panic too.
+        Err(RecvTimeoutError::Disconnected) => Err(Refusal::StillCompiling),
     }
 }
 
@@ -179,20 +250,29 @@ impl Place {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    fn compiled(&self, engine: &Engine, bytes: &[u8]) -> Result<Component, Refusal> {
+    fn compiled(
+        &self,
+        engine: &Engine,
+        bytes: &[u8],
+        in_hurry: bool,
+        stop: &AtomicBool,
+    ) -> Result<Timed, Refusal> {
+        let began = clock::monotonic();
+        let timed = |component| (component, clock::monotonic().saturating_sub(began));
         if let Some(program) = &self.program {
-            let loaded = compile_process::compile(program, bytes).and_then(|artefact| {
-                let code = TrustedCode::vouched_for(&artefact.0);
-                trusted_code::component(code, engine).map_err(|error| {
-                    NotCompiled::NoProcess(format!("{}: gave no code: {error:#}", program.display()))
-                })
-            });
-            match loaded {
-                Ok(component) => {
+            match compile_process::compile(program, bytes, in_hurry, stop) {
+                Ok(artefact) => {
                     self.note(None);
-                    return Ok(component);
+                    let code = TrustedCode::vouched_for(&artefact.0);
+                    return trusted_code::component(code, engine).map(timed).map_err(|error| {
+                        let detail = shown(&format!("{} gave what is no code: {error:#}", program.display()));
+                        Refusal::LoaderFailed { detail }
+                    });
                 }
                 Err(NotCompiled::Refused(refusal)) => return Err(refusal),
+                Err(NotCompiled::Ended(detail)) => {
+                    return Err(Refusal::CompilerEnded { detail: shown(&detail) });
+                }
                 Err(NotCompiled::NoProcess(why)) => {
                     let why = shown(&why);
                     self.observer.compiled_inside(&why);
@@ -201,19 +281,22 @@ impl Place {
             }
         }
         Component::from_binary(engine, bytes)
+            .map(timed)
             .map_err(|error| Refusal::NotUsable { step: "compiled", detail: shown(&format!("{error:#}")) })
     }
 }
 
 fn spawn(place: Place, engine: Engine, bytes: Vec<u8>) -> Result<Compiling, Refusal> {
     let (send, result) = channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
     let thread = Builder::new()
         .name("policy-compiler".to_owned())
         .stack_size(STACK_BYTES)
         // Nobody to send it to: the host has ended.
-        .spawn(move || drop(send.send(place.compiled(&engine, &bytes))))
+        .spawn(move || drop(send.send(guarded(|| place.compiled(&engine, &bytes, false, &stopped)))))
         .map_err(|error| Refusal::Unreadable(format!("no thread to compile it on: {error}")))?;
-    Ok(Compiling { asked: 0, result, thread })
+    Ok(Compiling { asked: 0, result, thread, stop })
 }
 
 #[cfg(test)]
@@ -225,7 +308,7 @@ mod tests {
     }
 
     /// One look, which waits for nothing; `begun` counts what is begun.
-    fn look(compiler: &Compiler, engine: &Engine, tag: u32, begun: &mut u32) -> Result<Component, Refusal> {
+    fn look(compiler: &Compiler, engine: &Engine, tag: u32, begun: &mut u32) -> Result<Timed, Refusal> {
         compiler.hurry();
         let digest = tag.to_string();
         compiler.resume(&digest).unwrap_or_else(|| {
@@ -264,6 +347,29 @@ mod tests {
             assert!(running <= SLOW_COMPILES_MAX + 1 && slow.len() <= SLOW_COMPILES_MAX + 1 + RESULTS_MAX);
         }
         looked_for(&compiler, &engine, 7);
+    }
+
+    #[test]
+    fn what_no_look_asks_for_any_more_is_ended() {
+        let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/sleeps.sh");
+        let (compiler, engine) = (Compiler::new(Some(program), Arc::new(())), Engine::default());
+        let mut begun = 0;
+        for _ in 0..3 {
+            compiler.look();
+            assert!(matches!(look(&compiler, &engine, 1, &mut begun), Err(Refusal::StillCompiling)));
+            compiler.looked();
+        }
+        assert_eq!(
+            (begun, compiler.slow.lock().unwrap().len()),
+            (1, 1),
+            "one compiler for all looks that ask"
+        );
+        compiler.look();
+        compiler.looked();
+        // The thread that waits for the process holds the other one.
+        while Arc::strong_count(&compiler.place.trouble) > 1 {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

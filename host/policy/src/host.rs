@@ -330,6 +330,7 @@ impl PolicyHost {
                 }
             }
         }
+        self.engine.compiler.looked();
         new
     }
 

@@ -9,7 +9,7 @@ use sluice_core::verdict::Description;
 use wasmtime::component::Component;
 
 use crate::clock;
-use crate::compiler::Compiler;
+use crate::compiler::{Compiler, Timed};
 use crate::component_file::component_of;
 use crate::description;
 use crate::engine::PolicyEngine;
@@ -72,7 +72,7 @@ pub(crate) fn load(
 }
 
 /// A file that makes the tools under us panic refuses itself; the thread that loads goes on to the next one.
-fn guarded<T>(load: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+pub(crate) fn guarded<T>(load: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
     // Nothing half-changed is seen afterwards: what `load` builds is lost with the panic.
     catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
@@ -90,16 +90,20 @@ fn code_of(
     contents: &Contents,
     engine: &PolicyEngine,
     limits: &Limits,
-) -> Result<(Component, CodeFrom), Refusal> {
+) -> Result<(Component, CodeFrom, Duration), Refusal> {
+    let compiled = |(component, took)| (component, CodeFrom::Compiled, took);
+    let began = clock::monotonic();
     let digest = &contents.digest;
     if let Some(resumed) = engine.compiler.resume(digest) {
-        return Ok((resumed?, CodeFrom::Compiled));
+        return resumed.map(compiled);
     }
     let Some(cache) = &engine.cache else {
-        return Ok((compile(contents, engine, limits)?, CodeFrom::Compiled));
+        return timed(contents, engine, limits).map(compiled);
     };
     let why_not = match cache.find(digest, &engine.engine) {
-        Ok(component) => return Ok((component, CodeFrom::Cached)),
+        Ok(component) => {
+            return Ok((component, CodeFrom::Cached, clock::monotonic().saturating_sub(began)));
+        }
         Err(why_not) => why_not,
     };
     let component = || {
@@ -107,7 +111,7 @@ fn code_of(
         cache.tell(why_not);
         component_of(&contents.wasm, limits)
     };
-    Ok((engine.compiler.compile(digest, &engine.engine, component)?, CodeFrom::Compiled))
+    engine.compiler.compile(digest, &engine.engine, component).map(compiled)
 }
 
 /// From a file's bytes to compiled code.
@@ -116,6 +120,10 @@ pub(crate) fn compile(
     engine: &PolicyEngine,
     limits: &Limits,
 ) -> Result<Component, Refusal> {
+    timed(contents, engine, limits).map(|(component, _)| component)
+}
+
+fn timed(contents: &Contents, engine: &PolicyEngine, limits: &Limits) -> Result<Timed, Refusal> {
     let component = || component_of(&contents.wasm, limits);
     engine.compiler.compile(&contents.digest, &engine.engine, component)
 }
@@ -140,10 +148,9 @@ fn try_out(
     engine: &PolicyEngine,
     limits: &Limits,
 ) -> Result<Tried, Refusal> {
-    let started = clock::monotonic();
-    let (component, code) = code_of(contents, engine, limits)?;
+    let (component, code, took) = code_of(contents, engine, limits)?;
     let template = template(&component)?;
-    let compile_ms = (clock::monotonic().saturating_sub(started)).as_millis() as u64;
+    let compile_ms = took.as_millis() as u64;
 
     let description = describe(&template, limits)?;
     description::check(&description)?;
@@ -305,7 +312,7 @@ mod tests {
         let (mut waiting, mut looks) = (files.iter().collect::<Vec<_>>(), 0);
         while !waiting.is_empty() {
             waiting.retain(|contents| match code_of(contents, &engine, &limits) {
-                Ok((_, from)) => from != CodeFrom::Compiled,
+                Ok((_, from, _)) => from != CodeFrom::Compiled,
                 Err(refusal) => {
                     assert!(matches!(refusal, Refusal::StillCompiling), "{refusal}");
                     true

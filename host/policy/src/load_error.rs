@@ -141,6 +141,12 @@ pub enum Refusal {
     /// The compiler is at it, while others go on.
     #[error("takes long to compile; it is taken once that is done")]
     StillCompiling,
+    /// Its compiler came to an end that was not the file's doing; it is compiled again later.
+    #[error("its compiler ended early: {detail}; it is started again in a while")]
+    CompilerEnded {
+        /// How.
+        detail: String,
+    },
     /// Whatever else the encoder, compiler or linker has against it.
     #[error("could not be {step}: {detail}")]
     NotUsable {
@@ -261,6 +267,7 @@ impl Refusal {
             Self::TooManyInstances => "too-many-instances",
             Self::TooMuchCode { .. } => "too-much-code",
             Self::StillCompiling => "still-compiling",
+            Self::CompilerEnded { .. } => "compiler-ended",
             Self::NotUsable { .. } => "not-usable",
             Self::LoaderFailed { .. } => "loader-failed",
             Self::Description { .. } => "description",
@@ -289,7 +296,10 @@ impl Refusal {
     /// Whether the same bytes may be taken at another moment.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreadable(_) | Self::WorldWritable { .. } | Self::StillCompiling => true,
+            Self::Unreadable(_)
+            | Self::WorldWritable { .. }
+            | Self::StillCompiling
+            | Self::CompilerEnded { .. } => true,
             Self::SetUp(fault) | Self::Trial { fault, .. } => fault.is_transient(),
             _ => false,
         }

@@ -84,7 +84,13 @@ pub enum Command {
     Emulate(sluice_emulator::EmulateArgs),
     /// What a host starts to compile a policy: a component on standard input, its code on standard output.
     #[command(name = sluice_policy::COMPILE_COMMAND, hide = true)]
-    CompilePolicy,
+    CompilePolicy {
+        /// How far it gives way to others.
+        #[arg(allow_negative_numbers = true)]
+        niceness: i32,
+        /// The process that asks, with which it ends.
+        parent: u32,
+    },
 }
 
 /// `sluice serve`

@@ -87,7 +87,7 @@ impl Observer for PolicyEvents {
         }
         if matches!(error.reason, Refusal::SettingsOnly) {
             // Not counted: whoever drops the settings first and the policy next does nothing wrong.
-            tracing::warn!(policy = name, "settings have no effect: {error}");
+            tracing::info!(policy = name, "settings have no effect: {error}");
             return;
         }
         self.telemetry.metrics.refused(name);

@@ -66,8 +66,10 @@ impl Costs {
         let (rate, step) = (block(&table.prefill_tokens_per_s, from)?, block(&table.decode_step_ms, from)?);
         let nearly_all = self.prompt_tokens.saturating_sub(self.near_tokens);
         let (pair_group, prefill) = (to_beat.prefill.group(), Role::Prefill.number());
-        let most_prefilling = (to_beat.prefill_cost + AFFINITY_MS) / 1_000.0;
-        let most_decoding = (to_beat.decode_cost + AFFINITY_MS) * STEP_DOUBLING_REQUESTS / self.output_tokens;
+        // Twice: one for the session's worker, one for what rounding makes of large costs.
+        let margin = 2.0 * AFFINITY_MS;
+        let most_prefilling = (to_beat.prefill_cost + margin) / 1_000.0;
+        let most_decoding = (to_beat.decode_cost + margin) * STEP_DOUBLING_REQUESTS / self.output_tokens;
         let mut worth = [false; BLOCK];
         for at in 0..BLOCK {
             let uncached = self.prompt_tokens.saturating_sub(cached[at]);

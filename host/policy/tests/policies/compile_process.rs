@@ -34,7 +34,7 @@ fn a_program_that_does_not_compile_is_done_without() {
     for (name, told) in [
         ("not_there.sh", "cannot be started: No such file"),
         ("says_nothing.sh", "is no compiler: exit status: 0"),
-        ("no_code.sh", "gave no code"),
+        ("knows_no_such_command.sh", "is no compiler: exit status: 2. unknown command compile-policy"),
     ] {
         let (host, log, _folder) = compiled_by(&program(name));
         let generation = host.generation();
@@ -51,8 +51,10 @@ fn a_file_that_ends_its_compiler_is_refused() {
     for (name, kind, told) in [
         ("refuses.sh", "not-usable", "function 7 is odd"),
         ("panics.sh", "loader-failed", "panicked at index 7"),
-        ("out_of_time.sh", "not-usable", "it took more than 300 s of CPU time"),
-        ("killed.sh", "not-usable", "the compiler was ended by signal 9; it may use 4 GiB"),
+        ("no_code.sh", "loader-failed", "gave what is no code"),
+        ("out_of_time.sh", "not-usable", "it took more than 120 s of CPU time"),
+        ("out_of_memory.sh", "not-usable", "the compiler ended by signal 6; it may use 4 GiB"),
+        ("writes_without_end.sh", "not-usable", "its code is longer than 512 MiB"),
         ("complains.sh", "not-usable", "complaint"),
     ] {
         let (host, log, _folder) = compiled_by(&program(name));
@@ -65,5 +67,22 @@ fn a_file_that_ends_its_compiler_is_refused() {
             refusal.message
         );
         assert_eq!(host.compiler_trouble(), None, "{name}");
+    }
+}
+
+/// Whoever ends a compiler - the system for its memory, an operator - has nothing against the file: it stays to be
+/// compiled, but not at once.
+#[test]
+fn a_compiler_that_others_end_is_started_again() {
+    for (name, told) in
+        [("killed.sh", "somebody ended the compiler by signal 9"), ("unable.sh", "no room for an engine")]
+    {
+        let (host, _log, _folder) = compiled_by(&program(name));
+        let refusal = |host: &PolicyHost| host.status().remove(0).refusal.expect("not compiled yet");
+        assert_eq!(refusal(&host).kind, "compiler-ended", "{name}");
+        assert!(refusal(&host).message.contains(told), "{name}: {}", refusal(&host).message);
+        host.reload();
+        assert_eq!(refusal(&host).kind, "compiler-ended", "{name}: it waits its time");
+        assert_eq!(host.compiler_trouble(), None, "{name}: it is not done in this process");
     }
 }

@@ -33,7 +33,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Tenants(args) => tenants::list(&args.host),
         Command::TenantKey => tenants::key(),
         Command::Emulate(args) => emulate::run(args),
-        Command::CompilePolicy => ExitCode::from(sluice_policy::serve_compilation()),
+        Command::CompilePolicy { niceness, parent } => {
+            ExitCode::from(sluice_policy::serve_compilation(niceness, parent))
+        }
     }
 }
 

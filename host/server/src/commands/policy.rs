@@ -149,7 +149,6 @@ impl Listing {
     }
 }
 
-
 fn list(host: &AdminHost) -> Result<ExitCode, String> {
     let listing: Listing = admin_client::get(host, "/admin/policies")?;
     let mut table = TextTable::new(&[

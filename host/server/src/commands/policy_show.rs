@@ -317,12 +317,12 @@ mod tests {
         .expect("a policy");
         let sheet = sheet(&policy);
         for part in [
-            "policy       least-loaded\n",
-            "decides for  batch, and all that no binding matches\n",
-            "faults       trap 2\n",
+            "policy            least-loaded\n",
+            "decides for       batch, and all that no binding matches\n",
+            "faults            trap 2\n",
             "waiting_weight  9      file  a whole number from 0 to 1000  What one waiting request counts as.",
             "batch     header x-workload: batch, tenant ads",
-            "0.0.9            fedcba987654  1 to 2",
+            "0.0.9            fedcba987654  -                  1 to 2",
         ] {
             assert!(sheet.contains(part), "{part:?} is not in\n{sheet}");
         }

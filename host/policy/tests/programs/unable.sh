@@ -1,0 +1,4 @@
+#!/bin/sh
+# Could not do its work.
+echo "no room for an engine" >&2
+exit 75
