@@ -1,0 +1,122 @@
+//! What is remembered of ids that are over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::limits::CLOSED_KEEP_MS;
+use super::message::{End, HoldEnd};
+use super::names::{Attempt, Epoch, TransferId};
+
+/// Up to which epoch ids are over, and how they ended.
+///
+/// A registration that comes late, after the abort of its epoch, must not begin to write: its blocks may be somebody
+/// else's by then. So an epoch that was answered as over stays over. When there is no room to remember that, nothing
+/// is answered at all; the consumer then finds its own way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    records: BTreeMap<TransferId, Record>,
+    by_time: BTreeSet<(u64, TransferId)>,
+    limit: usize,
+}
+
+/// What is known of one id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The highest epoch that is over, and how it ended.
+    pub last: Option<(Epoch, End)>,
+    /// How the hold ended, if there was one and it has.
+    pub hold: Option<HoldEnd>,
+    forget_at_ms: u64,
+}
+
+impl Record {
+    /// Whether anything is known.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.last.is_some() || self.hold.is_some()
+    }
+}
+
+impl Closed {
+    /// Nothing, with room for `limit` ids.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { records: BTreeMap::new(), by_time: BTreeSet::new(), limit }
+    }
+
+    /// How many ids are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Whether one more id than is now reserved elsewhere can be remembered.
+    #[must_use]
+    pub fn has_room(&self, reserved: usize) -> bool {
+        self.records.len() + reserved < self.limit
+    }
+
+    /// What is known of an id.
+    #[must_use]
+    pub fn get(&self, id: TransferId) -> Record {
+        self.records.get(&id).copied().unwrap_or_default()
+    }
+
+    /// How an attempt is over, if it is: by its own end, or because a later one is.
+    #[must_use]
+    pub fn end_of(&self, attempt: Attempt, otherwise: End) -> Option<End> {
+        let (epoch, end) = self.get(attempt.id).last?;
+        match epoch.cmp(&attempt.epoch) {
+            std::cmp::Ordering::Less => None,
+            std::cmp::Ordering::Equal => Some(end),
+            std::cmp::Ordering::Greater => Some(otherwise),
+        }
+    }
+
+    /// An attempt is over.
+    pub fn attempt(&mut self, attempt: Attempt, end: End, now_ms: u64) {
+        let record = self.touch(attempt.id, now_ms);
+        if record.last.is_none_or(|(epoch, _)| epoch < attempt.epoch) {
+            record.last = Some((attempt.epoch, end));
+        }
+    }
+
+    /// A hold is over.
+    pub fn hold(&mut self, id: TransferId, end: HoldEnd, now_ms: u64) {
+        self.touch(id, now_ms).hold.get_or_insert(end);
+    }
+
+    /// Forgets what is old, unless its hold lives.
+    pub fn forget(&mut self, now_ms: u64, lives: impl Fn(TransferId) -> bool) {
+        while let Some((at_ms, id)) = self.by_time.first().copied() {
+            if at_ms > now_ms {
+                break;
+            }
+            if lives(id) {
+                self.touch(id, now_ms);
+            } else {
+                self.by_time.remove(&(at_ms, id));
+                self.records.remove(&id);
+            }
+        }
+    }
+
+    /// When the next is to be forgotten.
+    #[must_use]
+    pub fn due_ms(&self) -> Option<u64> {
+        self.by_time.first().map(|(at_ms, _)| *at_ms)
+    }
+
+    fn touch(&mut self, id: TransferId, now_ms: u64) -> &mut Record {
+        let record = self.records.entry(id).or_default();
+        self.by_time.remove(&(record.forget_at_ms, id));
+        record.forget_at_ms = now_ms + CLOSED_KEEP_MS;
+        self.by_time.insert((record.forget_at_ms, id));
+        record
+    }
+}
