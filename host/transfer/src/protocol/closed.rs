@@ -45,14 +45,8 @@ impl Closed {
 
     /// How many ids are remembered.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.records.len()
-    }
-
-    /// Whether none is.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
     }
 
     /// Whether one more id than is now reserved elsewhere can be remembered.

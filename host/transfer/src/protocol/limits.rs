@@ -20,6 +20,9 @@ pub const MAX_RECTS: usize = 256;
 /// is soon through; what is ready beyond them waits in a region, which costs nothing.
 pub const MAX_OPS_IN_FLIGHT: usize = 64;
 
+// A registration's links have their place in the room beside its blocks.
+const _: () = assert!(MAX_LINKS * 4 < 4096);
+
 /// Bytes of one encoded message: a registration of [`MAX_BLOCKS`] blocks, with room for the rest of it.
 pub const MAX_MESSAGE_BYTES: usize = MAX_BLOCKS * 8 + 4096;
 

@@ -12,14 +12,13 @@ mod owner;
 mod region;
 mod sink;
 mod source;
+pub mod wire;
 
 pub use deadlines::Deadlines;
 pub use event::{Action, Event, Feed, Generations, NewHold, NewSink, Outcome, Place, Post};
 pub use hold::{Hold, HoldPhase, RenewRefused};
 pub use message::{Body, End, HoldEnd, Lease, Message, Reason, Registration};
-pub use names::{
-    Attempt, BlockRef, Direction, EngineId, Epoch, Key, Link, Op, Peer, Rank, TransferId, Verb,
-};
+pub use names::{Attempt, BlockRef, Direction, EngineId, Epoch, Key, Link, Op, Peer, Rank, TransferId, Verb};
 pub use owner::{Refused, Transfers};
 pub use region::{Grid, Rect, Region, TooFragmented};
 pub use sink::{Sink, SinkPhase};

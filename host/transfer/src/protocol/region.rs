@@ -93,12 +93,13 @@ impl Rect {
             return Some(Self { first: self.first.min(other.first), end: self.end.max(other.end), ..self });
         }
         let same_positions = (self.first, self.end) == (other.first, other.end);
-        (same_positions && (self.end_layer == other.first_layer || other.end_layer == self.first_layer))
-            .then(|| Self {
+        (same_positions && (self.end_layer == other.first_layer || other.end_layer == self.first_layer)).then(
+            || Self {
                 first_layer: self.first_layer.min(other.first_layer),
                 end_layer: self.end_layer.max(other.end_layer),
                 ..self
-            })
+            },
+        )
     }
 }
 

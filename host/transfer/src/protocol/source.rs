@@ -94,9 +94,11 @@ impl Source {
             SourcePhase::Read => Some(End::Complete { cells: total }),
             SourcePhase::Draining(reason) if self.ops.is_empty() && self.unsure => Some(End::Unsure(reason)),
             SourcePhase::Draining(reason) if self.ops.is_empty() => Some(End::Aborted(reason)),
-            SourcePhase::Moving if self.asked.verb == Verb::Write => {
-                self.links.iter().all(|link| link.done.cells() == cells).then_some(End::Complete { cells: total })
-            }
+            SourcePhase::Moving if self.asked.verb == Verb::Write => self
+                .links
+                .iter()
+                .all(|link| link.done.cells() == cells)
+                .then_some(End::Complete { cells: total }),
             SourcePhase::Waiting | SourcePhase::Moving | SourcePhase::Draining(_) => None,
         }
     }

@@ -90,7 +90,8 @@ impl Transfers {
     pub fn receive(&mut self, spec: NewSink, now_ms: u64, out: &mut Vec<Action>) -> Result<(), Refused> {
         let attempt = spec.attempt;
         let over = self.consumed.get(attempt.id).last.is_some_and(|(epoch, _)| epoch >= attempt.epoch);
-        let later = Attempt { epoch: attempt.epoch, ..attempt }..=Attempt { epoch: Epoch(u32::MAX), ..attempt };
+        let later =
+            Attempt { epoch: attempt.epoch, ..attempt }..=Attempt { epoch: Epoch(u32::MAX), ..attempt };
         if over || self.sinks.range(later).next().is_some() {
             return Err(Refused::Used);
         }
@@ -205,6 +206,6 @@ impl Transfers {
     /// How many ids are remembered as over: as producer, as consumer.
     #[must_use]
     pub fn remembered(&self) -> (usize, usize) {
-        (self.closed.len(), self.consumed.len())
+        (self.closed.count(), self.consumed.count())
     }
 }

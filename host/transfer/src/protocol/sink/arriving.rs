@@ -106,7 +106,8 @@ impl Sink {
             return self.fail(Reason::BadReport, now_ms, out);
         };
         for (_, other) in self.links.iter().enumerate().filter(|(other, _)| *other != at) {
-            parts = parts.into_iter().flat_map(|part| other.covered.within(part).collect::<Vec<_>>()).collect();
+            parts =
+                parts.into_iter().flat_map(|part| other.covered.within(part).collect::<Vec<_>>()).collect();
         }
         for part in parts {
             let Ok(news) = self.told.insert(part) else {

@@ -17,7 +17,8 @@ impl Sink {
             };
             let Some(source) = source else { continue };
             let arrival = &mut self.links[at];
-            let open: Vec<_> = arrival.ready.rects().iter().flat_map(|r| arrival.fetched.missing(*r)).collect();
+            let open: Vec<_> =
+                arrival.ready.rects().iter().flat_map(|r| arrival.fetched.missing(*r)).collect();
             for rect in open {
                 if self.ops.len() >= MAX_OPS_IN_FLIGHT {
                     return;
@@ -48,7 +49,9 @@ impl Sink {
 
     /// A READ of ours is over. It does not count yet: the holder may have given the blocks away meanwhile.
     pub fn posted(&mut self, number: u32, outcome: Outcome, now_ms: u64, out: &mut Vec<Action>) {
-        let Some(fetch) = self.ops.get_mut(&number).filter(|fetch| fetch.stage == Stage::Moving) else { return };
+        let Some(fetch) = self.ops.get_mut(&number).filter(|fetch| fetch.stage == Stage::Moving) else {
+            return;
+        };
         let (feed, rect) = (self.links[fetch.link].feed, fetch.rect);
         match (self.phase, outcome) {
             (SinkPhase::Open, Outcome::Done) => {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use super::event::{Action, NewSink};
 use super::limits::{
-    DONE_SENDS, FENCE_PATIENCE_MS, MAX_BLOCKS, MAX_LINKS, MAX_SOURCES, MAX_WAIT_MS, RESEND_DOUBLINGS, RESEND_MS,
+    DONE_SENDS, FENCE_PATIENCE_MS, MAX_BLOCKS, MAX_LINKS, MAX_SOURCES, MAX_WAIT_MS, RESEND_DOUBLINGS,
+    RESEND_MS,
 };
 use super::message::{Body, End, Message, Reason, Registration};
 use super::names::{BlockRef, Link, Verb};
@@ -97,9 +98,10 @@ impl Sink {
     #[must_use]
     pub fn new(spec: NewSink, now_ms: u64, out: &mut Vec<Action>) -> Option<Self> {
         let links: usize = spec.feeds.iter().map(|feed| feed.links.len()).sum();
-        let staging_fits = spec.staging.as_ref().is_none_or(|slots| {
-            spec.verb == Verb::Write && slots.len() == spec.blocks.len()
-        });
+        let staging_fits = spec
+            .staging
+            .as_ref()
+            .is_none_or(|slots| spec.verb == Verb::Write && slots.len() == spec.blocks.len());
         let sound = spec.grid.is_valid()
             && (1..=MAX_BLOCKS).contains(&spec.blocks.len())
             && (1..=MAX_SOURCES).contains(&spec.feeds.len())
@@ -112,7 +114,14 @@ impl Sink {
             return None;
         }
         let feeds = vec![
-            FeedState { heard: false, end: None, fenced: false, offer: None, sends: 0, send_at_ms: now_ms };
+            FeedState {
+                heard: false,
+                end: None,
+                fenced: false,
+                offer: None,
+                sends: 0,
+                send_at_ms: now_ms
+            };
             spec.feeds.len()
         ];
         let arrival = |feed: usize, link: &Link| Arrival {
@@ -172,8 +181,9 @@ impl Sink {
     /// When it wants to be looked at again.
     #[must_use]
     pub fn due_ms(&self) -> Option<u64> {
-        let sends =
-            (0..self.feeds.len()).filter(|feed| self.speaks_to(*feed)).map(|feed| self.feeds[feed].send_at_ms);
+        let sends = (0..self.feeds.len())
+            .filter(|feed| self.speaks_to(*feed))
+            .map(|feed| self.feeds[feed].send_at_ms);
         let own = match self.phase {
             SinkPhase::Open => Some(self.first_byte_at_ms.map_or(self.due_ms, |at| at.min(self.due_ms))),
             SinkPhase::Closing => None,
