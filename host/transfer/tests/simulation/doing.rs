@@ -1,7 +1,7 @@
 //! The shell of a simulated process: events in, actions done.
 
 use sluice_transfer::protocol::{
-    Action, Body, Event, Key, Message, Outcome, Peer, Place as Freed, Post, Verb, wire,
+    Action, Body, End, Event, Key, Message, Outcome, Peer, Place as Freed, Post, Reason, Verb, wire,
 };
 
 use crate::coverage::Phases;
@@ -35,11 +35,16 @@ impl World {
     pub fn handle(&mut self, at: usize, event: Event) -> Vec<Action> {
         self.log(|| format!("node {at} <- {event:?}"));
         let watched = self.watch(at, &event);
+        let registers =
+            matches!(&event, Event::Message { message: Message::Transfer(_, Body::Register(_)), .. });
         let node = &mut self.nodes[at];
         let before = Phases::of(&node.owner);
         let mut out = Vec::new();
         node.owner.handle(event, self.now_ms, &node.memory, &mut out);
         before.note_changes(&Phases::of(&node.owner), &mut self.coverage);
+        if registers && out.is_empty() {
+            self.coverage.note("registration met by silence");
+        }
         self.check_watched(at, watched, &out);
         out
     }
@@ -82,7 +87,8 @@ impl World {
                 }
                 for block in blocks.iter() {
                     let given = self.nodes[at].memory.give_back(*block);
-                    if !given && self.flaw.is_none() {
+                    let stolen = self.holds.values().any(|hold| hold.stolen && hold.blocks == blocks);
+                    if !given && !stolen && self.flaw.is_none() {
                         self.violate("T3", format!("node {at}: {block:?} was freed twice"));
                     }
                 }
@@ -111,6 +117,10 @@ impl World {
         let from = self.nodes[at].peer;
         if let Message::Transfer(attempt, body) = &message {
             match body {
+                Body::Ended(End::Unsure(_)) => self.coverage.note("an end that vouches for nothing"),
+                Body::Ended(End::Aborted(Reason::Superseded)) => {
+                    self.coverage.note("an old registration refused")
+                }
                 Body::Confirmed { number, held: true } => self.check_confirmed(at, *attempt, *number),
                 Body::Confirmed { .. } => self.coverage.note("confirmation refused"),
                 Body::Confirm { number, .. } if self.flaw == Some(Flaw::ReadNotConfirmed) => {

@@ -64,7 +64,7 @@ impl World {
         match self.nodes[node].owner.hold(hold, self.now_ms, &mut out) {
             Ok(()) => {
                 let peer = self.nodes[node].peer;
-                self.holds.insert((id, peer), HoldFate { blocks: blocks.clone(), ends: 0 });
+                self.holds.insert((id, peer), HoldFate { blocks: blocks.clone(), ends: 0, stolen: false });
                 self.jobs[at].stages[producer] = Stage::Filling { blocks, left };
                 self.act_all(node, out);
             }

@@ -43,6 +43,8 @@ pub enum Kind {
     Lose,
     /// An engine dies, its host process does not.
     EngineGone,
+    /// An engine takes back the blocks of a hold that is only read from, and says so late or never.
+    Steal,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +79,8 @@ pub struct Setting {
     pub same_host: bool,
     /// Whether dead processes are ever reported.
     pub deaths_told: bool,
+    /// Whether what was meant for a dead process reaches the next one of its engine.
+    pub misrouted: bool,
     pub limits: Limits,
     pub jobs: Vec<JobSpec>,
 }
@@ -101,7 +105,7 @@ const FAULTS: [&[(Kind, u32)]; 6] = [
     &[(Kind::FailOp, 2), (Kind::MuteOp, 3)],
     &[(Kind::Crash, 2), (Kind::Restart, 3), (Kind::EngineGone, 1)],
     &[(Kind::Stop, 2), (Kind::Continue, 3)],
-    &[(Kind::Cancel, 3), (Kind::Release, 1), (Kind::Renew, 3), (Kind::Lose, 2)],
+    &[(Kind::Cancel, 3), (Kind::Release, 1), (Kind::Renew, 3), (Kind::Lose, 2), (Kind::Steal, 1)],
 ];
 
 const FAULT_CLASS_PERCENT: u64 = 55;
@@ -146,7 +150,15 @@ fn setting(seed: u64, faults: bool, random: &mut Random) -> Setting {
     } else {
         Limits { holds: 6, sources: 6, sinks: 6, closed: 24 }
     };
-    Setting { seed, faults, same_host: random.chance(30), deaths_told: random.chance(70), limits, jobs }
+    Setting {
+        seed,
+        faults,
+        same_host: random.chance(30),
+        deaths_told: random.chance(70),
+        misrouted: random.chance(30),
+        limits,
+        jobs,
+    }
 }
 
 fn job(faults: bool, random: &mut Random) -> JobSpec {

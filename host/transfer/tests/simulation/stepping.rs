@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use sluice_transfer::protocol::{Event, Lease, Message, Outcome, TransferId, wire};
+use sluice_transfer::protocol::{Event, Lease, Message, Outcome, TransferId, Verb, wire};
 
 use crate::flight::{Flight, What};
+use crate::job::{Job, Stage};
 use crate::memory::{Owner, Place};
 use crate::node::{Life, Node};
 use crate::random::mix;
 use crate::schedule::{Kind, Step};
-use crate::world::{NODES, World};
+use crate::world::{Envelope, NODES, World};
 
 /// A connection does not live longer than this with a message under way.
 const MESSAGE_LIFE_MS: u64 = 300_000;
@@ -73,6 +74,7 @@ impl World {
             }
             Kind::Continue => self.resume(node),
             Kind::Lose => self.lose(node, b),
+            Kind::Steal => self.steal(a, b),
             Kind::EngineGone => {
                 if self.nodes[node].works() {
                     self.nodes[node].engine_gone = true;
@@ -94,8 +96,9 @@ impl World {
         let to = self.node_of(envelope.to);
         let fresh = self.now_ms - envelope.sent_ms < MESSAGE_LIFE_MS;
         let message = wire::decode(&envelope.bytes).ok()?;
-        (fresh && self.nodes[to].is_alive_as(envelope.to))
-            .then_some((to, Event::Message { from: envelope.from, message }))
+        let alive = self.nodes[to].is_alive_as(envelope.to);
+        let misrouted = self.setting.misrouted && self.nodes[to].life != Life::Dead;
+        (fresh && (alive || misrouted)).then_some((to, Event::Message { from: envelope.from, message }))
     }
 
     pub fn deliver(&mut self, at: usize) {
@@ -207,7 +210,7 @@ impl World {
             .retain(|f| f.poster != own || (f.what == What::Write && !same_host && !f.words.is_empty()));
         for job in &mut self.jobs {
             if let Some(producer) = job.spec.producers.iter().position(|node| *node == at) {
-                job.stages[producer] = crate::job::Stage::Over;
+                job.stages[producer] = Stage::Over;
             }
             if job.spec.consumer == at {
                 (job.open, job.got) = (None, None);
@@ -282,6 +285,33 @@ impl World {
         }
     }
 
+    /// Only of holds that are read from: what writes of ours take must stay until they are over, and does.
+    fn steal(&mut self, pick: u16, b: u16) {
+        let read = |job: &&Job| job.spec.verb == Verb::Read;
+        let jobs: Vec<_> = self.jobs.iter().filter(read).cloned().collect();
+        let Some(job) = nth(&jobs, pick) else { return };
+        let at = job.spec.producers[b as usize % job.spec.producers.len()];
+        let node = &mut self.nodes[at];
+        let Some(fate) = self.holds.get_mut(&(job.id, node.peer)).filter(|fate| fate.ends == 0) else {
+            return;
+        };
+        if !node.works() || std::mem::replace(&mut fate.stolen, true) {
+            return;
+        }
+        node.memory.give_back_all(&fate.blocks);
+        self.coverage.note("blocks taken back behind the owner's back");
+        let producer = job.spec.producers.iter().position(|node| *node == at);
+        for own in self.jobs.iter_mut().filter(|own| own.id == job.id) {
+            producer.into_iter().for_each(|producer| own.stages[producer] = Stage::Over);
+        }
+        if b % 2 == 0 {
+            let (from, to) = (self.nodes[at].peer, self.nodes[at].peer);
+            let mut bytes = Vec::new();
+            wire::encode(&Message::Hold(job.id, Lease::Release), &mut bytes);
+            self.wire.push(Envelope { from, to, bytes, sent_ms: self.now_ms });
+        }
+    }
+
     fn on_landing(&mut self, kind: Kind, pick: u16, b: u16) {
         let open: Vec<_> =
             self.jobs.iter().filter_map(|job| job.open.map(|at| (job.spec.consumer, at))).collect();
@@ -310,6 +340,6 @@ impl World {
         let (from, to) = (self.nodes[job.spec.consumer].peer, self.nodes[at].peer);
         let mut bytes = Vec::new();
         wire::encode(&Message::Hold(id, lease), &mut bytes);
-        self.wire.push(crate::world::Envelope { from, to, bytes, sent_ms: self.now_ms });
+        self.wire.push(Envelope { from, to, bytes, sent_ms: self.now_ms });
     }
 }

@@ -58,6 +58,8 @@ pub struct ReadFate {
 pub struct HoldFate {
     pub blocks: Arc<[BlockRef]>,
     pub ends: u32,
+    /// Taken back by the engine before it was told that it may.
+    pub stolen: bool,
 }
 
 #[derive(Debug)]
