@@ -130,7 +130,8 @@ pub enum Action {
         /// How.
         end: HoldEnd,
     },
-    /// Tell who asked for it how long a hold elsewhere will last; 0 if it is over.
+    /// A hold elsewhere will last so long; 0 if it is over. Said of an offer and of each heartbeat's answer, so that
+    /// the next [`super::Lease::Renew`] can be sent in time.
     LeaseLeft {
         /// Which hold.
         id: TransferId,

@@ -148,8 +148,19 @@ impl World {
         if what == What::Write {
             self.endpoint(at, post.peer);
         }
-        let (cancelled, begun, mute) = (false, false, false);
-        self.flights.push(Flight { what, post, node: at, poster, target, words, cancelled, begun, mute });
+        let (cancelled, begun, mute, held_up_until_ms) = (false, false, false, 0);
+        self.flights.push(Flight {
+            what,
+            post,
+            node: at,
+            poster,
+            target,
+            words,
+            cancelled,
+            begun,
+            mute,
+            held_up_until_ms,
+        });
     }
 
     /// The endpoint of a process for a peer, opened when there is none.

@@ -23,6 +23,8 @@ pub struct Flight {
     pub begun: bool,
     /// Its end will not be reported.
     pub mute: bool,
+    /// Until then it does not move.
+    pub held_up_until_ms: u64,
 }
 
 /// A word under way.

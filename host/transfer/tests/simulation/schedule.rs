@@ -30,6 +30,8 @@ pub enum Kind {
     FailOp,
     /// It will never be heard of again, though it goes on.
     MuteOp,
+    /// It stands still for a while, whatever becomes of its poster.
+    HoldUp,
     /// An endpoint that is to be closed is.
     Close,
     /// Processes.
@@ -99,10 +101,11 @@ const WORK: [(Kind, u32); 10] = [
 ];
 
 /// Faults by class. Each seed has some of the classes: with all at once, little of anything gets far.
-const FAULTS: [&[(Kind, u32)]; 6] = [
+const FAULTS: [&[(Kind, u32)]; 7] = [
     &[(Kind::Duplicate, 7)],
     &[(Kind::Drop, 4)],
     &[(Kind::FailOp, 2), (Kind::MuteOp, 3)],
+    &[(Kind::HoldUp, 6)],
     &[(Kind::Crash, 2), (Kind::Restart, 3), (Kind::EngineGone, 1)],
     &[(Kind::Stop, 2), (Kind::Continue, 3)],
     &[(Kind::Cancel, 3), (Kind::Release, 1), (Kind::Renew, 3), (Kind::Lose, 2), (Kind::Steal, 1)],

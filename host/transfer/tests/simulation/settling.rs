@@ -30,8 +30,8 @@ impl World {
     fn settle_once(&mut self) -> bool {
         if !self.wire.is_empty() {
             self.deliver(0);
-        } else if !self.flights.is_empty() {
-            self.fly(0, 3);
+        } else if let Some(at) = self.flights.iter().position(|f| f.held_up_until_ms <= self.now_ms) {
+            self.fly(at, 3);
         } else if let Some((at, peer)) = self.closings.pop_first() {
             self.close(at, peer);
         } else if let Some((at, peer)) = self.untold_death() {
@@ -53,6 +53,11 @@ impl World {
     fn pass_time(&mut self) -> bool {
         let running = (0..NODES).filter(|at| self.nodes[*at].life == Life::Running);
         let next = running.filter_map(|at| self.nodes[at].owner.next_due_ms().map(|due| (due, at))).min();
+        let held_up = self.flights.iter().map(|flight| flight.held_up_until_ms).min();
+        if let Some(until_ms) = held_up.filter(|until| next.is_none_or(|(due_ms, _)| *until <= due_ms)) {
+            self.now_ms = self.now_ms.max(until_ms);
+            return true;
+        }
         let Some((due_ms, at)) = next else { return false };
         self.now_ms = self.now_ms.max(due_ms);
         self.tick(at);

@@ -40,7 +40,7 @@ impl World {
                 }
             }
             Kind::Drop => drop(self.wire.swap_remove(a as usize % self.wire.len())),
-            Kind::Move | Kind::FailOp | Kind::MuteOp if self.flights.is_empty() => {}
+            Kind::Move | Kind::FailOp | Kind::MuteOp | Kind::HoldUp if self.flights.is_empty() => {}
             Kind::Move => self.fly(a as usize % self.flights.len(), b),
             Kind::FailOp => {
                 let flight = self.flights.swap_remove(a as usize % self.flights.len());
@@ -53,6 +53,10 @@ impl World {
             Kind::MuteOp => {
                 let at = a as usize % self.flights.len();
                 self.flights[at].mute |= self.flights[at].what != What::CopyOut;
+            }
+            Kind::HoldUp => {
+                let at = a as usize % self.flights.len();
+                self.flights[at].held_up_until_ms = self.now_ms + u64::from(b % 15_000);
             }
             Kind::Close => {
                 let open: Vec<_> = self.closings.iter().copied().collect();
@@ -127,7 +131,8 @@ impl World {
     /// Moves some words of an operation: out of their source, or into their target.
     pub fn fly(&mut self, at: usize, much: u16) {
         let mut flight = self.flights.swap_remove(at);
-        if self.setting.same_host && self.nodes[flight.node].life == Life::Stopped {
+        let stopped = self.setting.same_host && self.nodes[flight.node].life == Life::Stopped;
+        if stopped || flight.held_up_until_ms > self.now_ms {
             return self.flights.push(flight);
         }
         if flight.cancelled && !flight.begun {

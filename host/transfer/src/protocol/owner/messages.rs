@@ -113,9 +113,10 @@ impl Transfers {
         let end = match self.over(attempt) {
             Some(end) => end,
             None if self.can_remember(attempt.id) => {
-                self.closed.attempt(attempt, End::Aborted(reason), now_ms);
+                let end = self.closed.unknown(reason);
+                self.closed.attempt(attempt, end, now_ms);
                 self.rearm_forget();
-                End::Aborted(reason)
+                end
             }
             None => return,
         };
@@ -147,9 +148,8 @@ impl Transfers {
 
     /// How an attempt that has no source is over, if it is.
     fn over(&self, attempt: Attempt) -> Option<End> {
-        let superseded = End::Aborted(Reason::Superseded);
         let later = self.attempts_of(attempt.id, |owner| &owner.sources).last() > Some(&attempt);
-        self.closed.end_of(attempt, superseded).or(later.then_some(superseded))
+        self.closed.end_of(attempt).or_else(|| later.then(|| self.closed.superseded(attempt.id)))
     }
 
     /// Whether the end of one more attempt or hold of this id could be remembered, with all that are open now.

@@ -15,8 +15,9 @@ impl Sink {
         match body {
             Body::Ended(end) => self.ended(feed, end, now_ms, out),
             _ if self.phase != SinkPhase::Open => {}
-            Body::Offer { blocks, .. } if self.feeds[feed].offer.is_none() => {
+            Body::Offer { blocks, left_ms } if self.feeds[feed].offer.is_none() => {
                 self.feeds[feed].offer = Some(blocks);
+                out.push(Action::LeaseLeft { id: self.spec.attempt.id, left_ms });
             }
             Body::Ready { rank, rect } => self.readable(feed, rank, rect, now_ms, out),
             Body::Written { link, rect } => self.written(feed, link, rect, now_ms, out),
