@@ -62,6 +62,9 @@ impl World {
         if flight.what == What::Write && told {
             self.coverage.note("write landed in quarantine");
         }
+        if !self.nodes[flight.node].is_alive_as(flight.poster) {
+            self.coverage.note("write landed after its process died");
+        }
     }
 
     /// What a WRITE takes must still be held, by the same token.

@@ -12,7 +12,71 @@ pub type Edge = (&'static str, &'static str);
 #[derive(Debug, Default)]
 pub struct Coverage(pub BTreeMap<Edge, u64>);
 
+/// What a usual run must reach, or it proves less than it seems to.
+const REQUIRED: &[Edge] = &[
+    ("hold: delivered", "hold: gone"),
+    ("hold: expired", "hold: gone"),
+    ("hold: filling", "hold: expired"),
+    ("hold: filling", "hold: held"),
+    ("hold: filling", "hold: lost"),
+    ("hold: held", "hold: delivered"),
+    ("hold: held", "hold: expired"),
+    ("hold: held", "hold: gone"),
+    ("hold: held", "hold: lost"),
+    ("hold: held", "hold: released"),
+    ("hold: released", "hold: gone"),
+    ("sink: closing", "sink: gone"),
+    ("sink: ending, cancelled", "sink: gone"),
+    ("sink: ending, endpoint closed", "sink: gone"),
+    ("sink: ending, engine gone", "sink: gone"),
+    ("sink: ending, fabric", "sink: gone"),
+    ("sink: ending, hold ended", "sink: gone"),
+    ("sink: ending, hold expired", "sink: gone"),
+    ("sink: ending, lease too short", "sink: gone"),
+    ("sink: ending, no first byte", "sink: gone"),
+    ("sink: ending, peer lost", "sink: gone"),
+    ("sink: ending, stale", "sink: gone"),
+    ("sink: ending, superseded", "sink: gone"),
+    ("sink: ending, too slow", "sink: gone"),
+    ("sink: open", "sink: closing"),
+    ("sink: open", "sink: gone"),
+    ("source: draining", "source: gone"),
+    ("source: moving", "source: draining"),
+    ("source: moving", "source: gone"),
+    ("source: new", "source: moving"),
+    ("source: new", "source: waiting"),
+    ("source: waiting", "source: gone"),
+    ("source: waiting", "source: moving"),
+    ("world", "an end that vouches for nothing"),
+    ("world", "an old registration refused"),
+    ("world", "an operation was cut off"),
+    ("world", "blocks quarantined"),
+    ("world", "blocks taken back behind the owner's back"),
+    ("world", "confirmation refused"),
+    ("world", "confirmed within the grace"),
+    ("world", "continued after a stop"),
+    ("world", "endpoint closed"),
+    ("world", "hold refused, full"),
+    ("world", "lease not renewed"),
+    ("world", "lease renewed"),
+    ("world", "message of an old epoch"),
+    ("world", "message replayed"),
+    ("world", "post cancelled"),
+    ("world", "process gone"),
+    ("world", "registered before the hold"),
+    ("world", "registration met by silence"),
+    ("world", "sink refused, full"),
+    ("world", "staging slots freed"),
+    ("world", "write landed after its process died"),
+    ("world", "write landed in quarantine"),
+];
+
 impl Coverage {
+    /// What of [`REQUIRED`] was never reached.
+    pub fn missing(&self) -> Vec<Edge> {
+        REQUIRED.iter().filter(|edge| !self.0.contains_key(*edge)).copied().collect()
+    }
+
     pub fn note(&mut self, what: &'static str) {
         self.edge("world", what);
     }

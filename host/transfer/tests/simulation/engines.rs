@@ -19,7 +19,7 @@ impl World {
         }
         match self.jobs[at].stages[producer].clone() {
             Stage::Idle => self.begin_hold(at, producer, node, style),
-            Stage::Filling { left, .. } if left.is_empty() || style % 16 == 0 && left.len() == 1 => {
+            Stage::Filling { left, .. } if left.is_empty() || style.is_multiple_of(16) && left.len() == 1 => {
                 for (rank, rect) in left {
                     self.compute(at, producer, node, rank, rect);
                 }
@@ -55,7 +55,7 @@ impl World {
             renewable: spec.renewable,
             margin_ms: spec.ttl_ms / 5,
         };
-        let left = job.chunks(producer, style % 2 == 0);
+        let left = job.chunks(producer, style.is_multiple_of(2));
         if self.landings.iter().any(|(attempt, landing)| attempt.id == id && !landing.told) {
             self.coverage.note("registered before the hold");
         }
@@ -109,7 +109,7 @@ impl World {
         let wanted = job.got.is_none() && !job.completed && job.epoch < MAX_EPOCHS;
         if !self.nodes[node].works()
             || !wanted
-            || (job.open.is_some() && (!self.setting.faults || job.epoch % 2 == 0))
+            || (job.open.is_some() && (!self.setting.faults || job.epoch.is_multiple_of(2)))
         {
             return;
         }

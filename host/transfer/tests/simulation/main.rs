@@ -9,9 +9,12 @@ mod doing;
 mod engines;
 mod flaw;
 mod flight;
+mod hardware;
 mod job;
 mod memory;
 mod node;
+mod pressure;
+mod processes;
 mod random;
 mod running;
 mod schedule;
@@ -22,7 +25,11 @@ mod world;
 use flaw::Flaw;
 use running::{Weather, run_many, run_seed};
 
-const SCHEDULES: u64 = 20_000;
+/// Seeds of a usual run: some seconds.
+const SCHEDULES: u64 = 40_000;
+
+/// Seeds within which a seeded bug is found; each was within the first few hundred.
+const FLAW_SCHEDULES: u64 = 5_000;
 
 fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
@@ -39,11 +46,12 @@ fn whatever_goes_wrong_what_must_hold_holds() {
     let (first, count) =
         (from_env("SLUICE_SIM_FIRST").unwrap_or(0), from_env("SLUICE_SIM_SCHEDULES").unwrap_or(SCHEDULES));
     match run_many(first, count, Weather::Wild, None) {
-        Ok(coverage) => {
-            for ((from, to), count) in coverage.0 {
-                println!("{count:>9}  {from} -> {to}");
-            }
+        // Fewer schedules prove nothing about what many reach.
+        Ok(coverage) if count >= SCHEDULES => {
+            let missing = coverage.missing();
+            assert!(missing.is_empty(), "never reached: {missing:#?}\nof what was: {:#?}", coverage.0);
         }
+        Ok(_) => {}
         Err(failure) => panic!("{}", failure.report(Weather::Wild)),
     }
 }
@@ -62,10 +70,9 @@ fn without_faults_every_transfer_is_completed() {
 }
 
 fn check_flaw(flaw: Flaw, rules: &[&str]) {
-    let failure = run_many(0, 5_000, Weather::Wild, Some(flaw)).expect_err("the flaw was not found");
+    let failure = run_many(0, FLAW_SCHEDULES, Weather::Wild, Some(flaw)).expect_err("the flaw was not found");
     assert!(rules.contains(&failure.violation.rule), "{}", failure.report(Weather::Wild));
     assert!(failure.steps.len() < failure.all_steps);
-    println!("{flaw:?}: seed {}, {} steps: {:?}", failure.seed, failure.steps.len(), failure.violation);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! One seed, many seeds, and the shortest schedule that still fails.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::coverage::Coverage;
@@ -104,32 +103,27 @@ pub fn run_many(
     flaw: Option<Flaw>,
 ) -> Result<Coverage, Box<Failure>> {
     let (next, failed) = (AtomicU64::new(first), AtomicBool::new(false));
-    let sum = Mutex::new(Coverage::default());
-    let failure: Mutex<Option<Box<Failure>>> = Mutex::new(None);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let mut own = Coverage::default();
-                while !failed.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        break;
-                    }
-                    match run_seed(seed, weather, flaw) {
-                        Ok(coverage) => own.merge(coverage),
-                        Err(found) => {
-                            failed.store(true, Ordering::Relaxed);
-                            failure.lock().unwrap().get_or_insert(found);
-                        }
-                    }
-                }
-                sum.lock().unwrap().merge(own);
-            });
+    let work = || -> Result<Coverage, Box<Failure>> {
+        let mut own = Coverage::default();
+        while !failed.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                break;
+            }
+            own.merge(run_seed(seed, weather, flaw).inspect_err(|_| failed.store(true, Ordering::Relaxed))?);
         }
+        Ok(own)
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let all: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().expect("a schedule that panicked, see above"))
+            .collect()
     });
-    match failure.into_inner().unwrap() {
-        Some(failure) => Err(failure),
-        None => Ok(sum.into_inner().unwrap()),
-    }
+    all.into_iter().try_fold(Coverage::default(), |mut sum, own| {
+        sum.merge(own?);
+        Ok(sum)
+    })
 }

@@ -1,0 +1,7 @@
+//! How transfers and holds go, one case after the other: what users of such systems ran into, and how it ends here.
+
+mod aborts;
+mod anything;
+mod leases;
+mod pair;
+mod ways;
