@@ -1,7 +1,7 @@
 //! Producers, consumers, their network and their memory, simulated: T1 to T6 after every step, on real bytes.
 //!
-//! A seed is a setting and a schedule. `SLUICE_SIM_SCHEDULES` says how many seeds are played, `SLUICE_SIM_FIRST` from which on,
-//! `SLUICE_SIM_SEED` plays one and prints it.
+//! A seed is a setting and a schedule. `SLUICE_SIM_SCHEDULES` says how many seeds are played, `SLUICE_SIM_FIRST` from which
+//! on; `SLUICE_SIM_SEED` plays one, and prints what happened if something did not hold.
 
 mod checks;
 mod coverage;

@@ -1,12 +1,16 @@
 //! The producer's side of one attempt.
+//!
+//! Here: what it is, and how it ends. [`moving`] posts, offers and reports.
+
+mod moving;
 
 use std::collections::BTreeMap;
 
-use super::event::{Action, Generations, Outcome, Post};
-use super::hold::{Hold, HoldPhase};
-use super::limits::{FENCE_PATIENCE_MS, MAX_LINKS, MAX_OPS_IN_FLIGHT, MAX_WAIT_MS};
+use super::event::{Action, Generations, Outcome};
+use super::hold::Hold;
+use super::limits::{FENCE_PATIENCE_MS, MAX_WAIT_MS};
 use super::message::{Body, End, Message, Reason, Registration};
-use super::names::{Attempt, Key, Op, Peer, Rank, Verb};
+use super::names::{Attempt, Peer, Rank, Verb};
 use super::region::{Rect, Region};
 
 /// The producer's machine. See the table in [`super`].
@@ -103,111 +107,6 @@ impl Source {
         }
     }
 
-    /// Does what registration and readiness together allow, whichever came later.
-    pub fn advance(&mut self, hold: &Hold, now_ms: u64, out: &mut Vec<Action>) {
-        if !matches!(self.phase, SourcePhase::Waiting | SourcePhase::Moving) {
-            return;
-        }
-        if let Some(reason) = self.hindrance(hold, now_ms) {
-            self.abort(reason, now_ms, out);
-            return;
-        }
-        let fine = match self.asked.verb {
-            Verb::Write => self.post(hold, out),
-            Verb::Read => self.announce(hold, now_ms, out),
-        };
-        if !fine {
-            self.abort(Reason::BadReport, now_ms, out);
-        }
-    }
-
-    fn hindrance(&self, hold: &Hold, now_ms: u64) -> Option<Reason> {
-        let begins = self.phase == SourcePhase::Waiting;
-        let reads = self.asked.verb == Verb::Read;
-        if let Some(end) = hold.end() {
-            // A reader that began in time may have the blocks' confirmation until they go.
-            return (begins || !reads).then_some(Reason::HoldEnded(end));
-        }
-        let known = self.asked.links.iter().all(|link| hold.ready(link.from).is_some());
-        let sound = (1..=MAX_LINKS).contains(&self.links.len());
-        if self.asked.grid != hold.spec().grid || !known || !sound {
-            return Some(Reason::Incompatible);
-        }
-        let short = hold.phase() == HoldPhase::Held && hold.left_ms(now_ms) == 0;
-        (begins && reads && short).then_some(Reason::LeaseTooShort)
-    }
-
-    /// Posts what is ready and not posted yet, as far as the bound allows.
-    fn post(&mut self, hold: &Hold, out: &mut Vec<Action>) -> bool {
-        for (at, progress) in self.links.iter_mut().enumerate() {
-            let link = self.asked.links[at];
-            let ready = hold.ready(link.from).map(Region::rects).unwrap_or_default();
-            for rect in ready.iter().flat_map(|rect| progress.posted.missing(*rect)).collect::<Vec<_>>() {
-                if self.ops.len() >= MAX_OPS_IN_FLIGHT {
-                    return true;
-                }
-                if progress.posted.insert(rect).is_err() {
-                    return false;
-                }
-                let op = Op { attempt: self.attempt, number: self.next_op };
-                self.next_op += 1;
-                self.ops.insert(op.number, (at, rect));
-                self.phase = SourcePhase::Moving;
-                out.push(Action::Post(Post {
-                    op,
-                    verb: Verb::Write,
-                    peer: self.consumer,
-                    key: self.asked.key,
-                    link,
-                    rect,
-                    source: hold.spec().blocks.clone(),
-                    sink: self.asked.landing.clone(),
-                }));
-            }
-        }
-        true
-    }
-
-    /// Offers the blocks once, then says what is ready and was not said yet.
-    fn announce(&mut self, hold: &Hold, now_ms: u64, out: &mut Vec<Action>) -> bool {
-        if self.phase == SourcePhase::Waiting {
-            self.phase = SourcePhase::Moving;
-            self.offer(hold, now_ms, out);
-        }
-        let mut news = Vec::new();
-        for (rank, said) in &mut self.announced {
-            let ready = hold.ready(*rank).map(Region::rects).unwrap_or_default();
-            for rect in ready.iter().flat_map(|rect| said.missing(*rect)).collect::<Vec<_>>() {
-                if said.insert(rect).is_err() {
-                    return false;
-                }
-                news.push(Body::Ready { rank: *rank, rect });
-            }
-        }
-        news.into_iter().for_each(|body| self.say(body, out));
-        true
-    }
-
-    fn offer(&self, hold: &Hold, now_ms: u64, out: &mut Vec<Action>) {
-        self.say(Body::Offer { blocks: hold.spec().blocks.clone(), left_ms: hold.left_ms(now_ms) }, out);
-    }
-
-    /// Says again how far it is.
-    pub fn report(&self, hold: Option<&Hold>, now_ms: u64, out: &mut Vec<Action>) {
-        self.say(Body::Accepted, out);
-        if self.is_read_from() {
-            if let Some(hold) = hold {
-                self.offer(hold, now_ms, out);
-            }
-            for (rank, said) in &self.announced {
-                said.rects().iter().for_each(|rect| self.say(Body::Ready { rank: *rank, rect: *rect }, out));
-            }
-        }
-        for (progress, link) in self.links.iter().zip(&self.asked.links) {
-            progress.done.rects().iter().for_each(|r| self.say(Body::Written { link: *link, rect: *r }, out));
-        }
-    }
-
     /// A write of ours is over. An unknown number was settled by closing the endpoint.
     pub fn posted(&mut self, number: u32, outcome: Outcome, now_ms: u64, out: &mut Vec<Action>) {
         let Some((at, rect)) = self.ops.remove(&number) else { return };
@@ -284,12 +183,6 @@ impl Source {
             }
             _ => self.abort(Reason::TooSlow, now_ms, out),
         }
-    }
-
-    /// By which endpoint of the consumer.
-    #[must_use]
-    pub fn key(&self) -> Key {
-        self.asked.key
     }
 
     fn say(&self, body: Body, out: &mut Vec<Action>) {
