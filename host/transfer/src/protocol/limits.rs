@@ -43,9 +43,9 @@ pub const FENCE_PATIENCE_MS: u64 = 5_000;
 /// blocks go, and the reader is refused its confirmation.
 pub const READER_GRACE_MS: u64 = 2_000;
 
-/// How long it is remembered up to which epoch an id is over. Longer than any message can be under way: connections
-/// are closed when they stand still for a fraction of this.
-pub const CLOSED_KEEP_MS: u64 = 600_000;
+/// How long it is remembered up to which epoch an id is over. Longer than any message can be under way: a connection
+/// that stands still for half of this must have been closed.
+pub const CLOSED_KEEP_MS: u64 = 120_000;
 
 /// The longest lease, and the longest that one attempt may take.
 pub const MAX_WAIT_MS: u64 = 600_000;
@@ -64,7 +64,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A few thousand requests in flight, and some minutes of ids.
+    /// Eight thousand requests in flight, and a thousand a second that end and are remembered for [`CLOSED_KEEP_MS`].
     fn default() -> Self {
         Self { holds: 8_192, sources: 8_192, sinks: 8_192, closed: 131_072 }
     }

@@ -1,6 +1,6 @@
 //! An abort, wherever it strikes: the engines are told once, the blocks come back once, and nothing is aborted twice.
 
-use sluice_transfer::protocol::{Action, Event, Outcome, Place, Verb};
+use sluice_transfer::protocol::{Action, Body, Event, Message, Outcome, Place, Reason, Registration, Verb};
 
 use crate::pair::{ID, Pair, Side, attempt, blocks, new_hold, new_sink};
 
@@ -81,7 +81,6 @@ fn aborts_strike_anywhere() {
 
 #[test]
 fn a_registration_behind_its_own_abort_begins_nothing() {
-    use sluice_transfer::protocol::{Body, Message, Reason, Registration};
     let mut pair = Pair::new();
     pair.hold(new_hold(ID));
     pair.give(Side::Producer, Event::Filled(ID));

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use sluice_transfer::protocol::limits::{Limits, READER_GRACE_MS};
 use sluice_transfer::protocol::{
-    Action, Event, HoldEnd, Lease, Message, NewSink, Outcome, Reason, RenewRefused, TransferId, Transfers,
-    Verb,
+    Action, Event, HoldEnd, Lease, Message, NewHold, NewSink, Outcome, Reason, RenewRefused, TransferId,
+    Transfers, Verb,
 };
 
 use crate::pair::{Always, ID, Pair, Side, attempt, new_hold, new_sink};
@@ -23,7 +23,7 @@ fn a_heartbeat_counts_while_the_lease_lasts() {
     for (renewable, after, expected) in cases {
         for noticed in [false, true] {
             let mut pair = Pair::new();
-            pair.hold(sluice_transfer::protocol::NewHold { renewable, ..new_hold(ID) });
+            pair.hold(NewHold { renewable, ..new_hold(ID) });
             pair.give(Side::Producer, Event::Filled(ID));
             if noticed {
                 pair.pass(after);
@@ -137,7 +137,7 @@ proptest! {
         let mut until = Vec::new();
         for (at, ttl_ms) in ttls.iter().enumerate() {
             let id = TransferId(at as u128);
-            let spec = sluice_transfer::protocol::NewHold { ttl_ms: *ttl_ms, ..new_hold(id) };
+            let spec = NewHold { ttl_ms: *ttl_ms, ..new_hold(id) };
             owner.hold(spec, now_ms, &mut out).unwrap();
             owner.handle(Event::Filled(id), now_ms, &Always(true), &mut out);
             until.push(*ttl_ms);

@@ -1,6 +1,8 @@
 //! The four flows, registration and readiness in either order, ranks, staging, and peers that are not there.
 
-use sluice_transfer::protocol::{Action, Event, Grid, HoldEnd, Outcome, Place, Rank, Reason, Rect, Verb};
+use sluice_transfer::protocol::{
+    Action, Event, Grid, HoldEnd, NewSink, Outcome, Place, Rank, Reason, Rect, Verb,
+};
 
 use crate::pair::{ID, KEY, Pair, Side, attempt, blocks, links, new_hold, new_sink};
 
@@ -96,7 +98,7 @@ fn ranks_may_be_split_either_way() {
 
 #[test]
 fn what_does_not_fit_together_is_refused_at_once() {
-    type Bend = fn(&mut sluice_transfer::protocol::NewSink);
+    type Bend = fn(&mut NewSink);
     let bends: [(&str, Bend); 3] = [
         ("layers", |sink| sink.grid = Grid { layers: 2, ..sink.grid }),
         ("positions", |sink| sink.grid = Grid { positions: 3, ..sink.grid }),

@@ -1,7 +1,7 @@
 //! The shell of a simulated process: events in, actions done.
 
 use sluice_transfer::protocol::{
-    Action, Body, End, Event, Key, Message, Outcome, Peer, Place as Freed, Post, Reason, Verb, wire,
+    Action, Attempt, Body, End, Event, Key, Message, Outcome, Peer, Place as Freed, Post, Reason, Verb, wire,
 };
 
 use crate::coverage::Phases;
@@ -10,7 +10,7 @@ use crate::flight::{Flight, What};
 use crate::job::Stage;
 use crate::memory::Owner;
 use crate::node::Life;
-use crate::world::{Envelope, ReadFate, World};
+use crate::world::{Envelope, HoldFate, ReadFate, World};
 
 impl World {
     /// Tells a process something, if it can hear.
@@ -85,9 +85,11 @@ impl World {
                 if place == Freed::Staging {
                     self.coverage.note("staging slots freed");
                 }
+                let own = self.nodes[at].peer;
+                let is_stolen = |of: Peer, hold: &HoldFate| of == own && hold.stolen && hold.blocks == blocks;
+                let stolen = self.holds.iter().any(|((_, of), hold)| is_stolen(*of, hold));
                 for block in blocks.iter() {
                     let given = self.nodes[at].memory.give_back(*block);
-                    let stolen = self.holds.values().any(|hold| hold.stolen && hold.blocks == blocks);
                     if !given && !stolen && self.flaw.is_none() {
                         self.violate("T3", format!("node {at}: {block:?} was freed twice"));
                     }
@@ -192,7 +194,7 @@ impl World {
         self.give(at, Event::EndpointClosed { peer, key });
     }
 
-    fn completed(&mut self, at: usize, attempt: sluice_transfer::protocol::Attempt) {
+    fn completed(&mut self, at: usize, attempt: Attempt) {
         let Some(job) = self.told_end(at, attempt) else { return };
         self.check_completed(at, attempt);
         let blocks = self.landings[&attempt].blocks.clone();
@@ -205,7 +207,7 @@ impl World {
     }
 
     /// The consumer's engine has its answer, and may have only one. Returns the job.
-    fn told_end(&mut self, at: usize, attempt: sluice_transfer::protocol::Attempt) -> Option<usize> {
+    fn told_end(&mut self, at: usize, attempt: Attempt) -> Option<usize> {
         let landing = self.landings.get_mut(&attempt)?;
         let (again, job) = (std::mem::replace(&mut landing.told, true), landing.job);
         if again {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_transfer::protocol::{Event, Feed, NewHold, NewSink, Refused};
+use sluice_transfer::protocol::{Event, Feed, NewHold, NewSink, Rank, Rect, Refused};
 
 use crate::job::Stage;
 use crate::memory::{Owner, Place};
@@ -79,14 +79,7 @@ impl World {
         }
     }
 
-    fn compute(
-        &mut self,
-        at: usize,
-        producer: usize,
-        node: usize,
-        rank: sluice_transfer::protocol::Rank,
-        rect: sluice_transfer::protocol::Rect,
-    ) {
+    fn compute(&mut self, at: usize, producer: usize, node: usize, rank: Rank, rect: Rect) {
         let Stage::Filling { blocks, .. } = &self.jobs[at].stages[producer] else { return };
         let job = &self.jobs[at];
         for position in rect.first..rect.end {

@@ -28,6 +28,9 @@ fn played(setting: &Setting, steps: &[Step], weather: Weather, flaw: Option<Flaw
     world
 }
 
+/// Lines of a trace that are printed: its end, where something did not hold.
+const MAX_TRACE_LINES: usize = 300;
+
 /// A schedule that fails, as short as it could be made.
 #[derive(Debug)]
 pub struct Failure {
@@ -52,7 +55,7 @@ impl Failure {
             self.steps.len(),
             self.all_steps,
             steps.join(" "),
-            self.trace.join("\n"),
+            self.trace[self.trace.len().saturating_sub(MAX_TRACE_LINES)..].join("\n"),
             self.seed,
         )
     }

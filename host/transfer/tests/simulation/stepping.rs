@@ -8,7 +8,7 @@ use crate::schedule::{Kind, Step};
 use crate::world::{Envelope, NODES, World};
 
 /// A connection does not live longer than this with a message under way.
-const MESSAGE_LIFE_MS: u64 = 300_000;
+const MESSAGE_LIFE_MS: u64 = 60_000;
 
 pub fn nth<T: Clone>(of: &[T], pick: u16) -> Option<T> {
     (!of.is_empty()).then(|| of[pick as usize % of.len()].clone())
