@@ -3,5 +3,6 @@
 mod aborts;
 mod anything;
 mod leases;
+mod lies;
 mod pair;
 mod ways;
