@@ -105,10 +105,12 @@ bench-kill: build ## Half of 8 engines killed at once among 24,000 requests
 	cargo build --release --quiet -p sluice-endurance
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-kill $(KILL_ARGS)
 
+SOAK_SCHEDULES ?= 3000000
 .PHONY: soak
-soak: build ## 1,000,000 requests, one in 100 spoilt, engines killed (15 minutes); SOAK_ARGS="--requests 50000" for trying
+soak: build ## 1,000,000 requests, one in 100 spoilt, engines killed (15 minutes), SOAK_ARGS="--requests 50000" for trying; then SOAK_SCHEDULES of transfers
 	cargo build --release --quiet -p sluice-endurance
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/soak $(SOAK_ARGS)
+	SLUICE_SIM_SCHEDULES=$(SOAK_SCHEDULES) cargo test --release --quiet -p sluice-transfer --test simulation
 
 FUZZ_SECONDS ?= 600
 .PHONY: fuzz
