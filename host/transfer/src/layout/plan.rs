@@ -100,6 +100,9 @@ impl Plan {
         *self = Self { pieces: std::mem::take(&mut self.pieces), ..Self::default() };
         self.pieces.clear();
         check(pair, link, part)?;
+        if part.layers.is_empty() || part.tokens.is_empty() {
+            return Ok(());
+        }
         let (source, sink) = (&pair.source.strides, &pair.sink.strides);
         let layers = u64::from(part.layers.end - part.layers.start);
         let layer = Stride { count: layers, source: source.layer, sink: sink.layer };

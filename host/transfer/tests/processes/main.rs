@@ -1,0 +1,3 @@
+//! Slabs and fabrics with a real process at the other end.
+
+mod slabs;
