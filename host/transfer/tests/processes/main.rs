@@ -1,3 +1,4 @@
 //! Slabs and fabrics with a real process at the other end.
 
+mod copies;
 mod slabs;
