@@ -7,6 +7,8 @@
 //! latent; heads or tokens outermost within a block; tensor parallelism that divides the KV heads evenly, or that
 //! is a multiple of them (then each head lies on several ranks, and one of those is read).
 
+#[cfg(test)]
+mod cases;
 mod declared;
 mod geometry;
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::block::*;
 use super::blocks::*;
 
 const COUNT: u32 = 5;

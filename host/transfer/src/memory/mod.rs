@@ -4,17 +4,21 @@
 //! [`StagingRing`] hands out room for data that must not land in place yet. The books are pure; `unsafe` is in
 //! the mapping and in the copying alone.
 
+mod block;
 mod blocks;
 #[cfg(test)]
 mod blocks_model;
 mod copy;
 mod mapping;
 mod slab;
+mod slab_error;
 mod staging;
 #[cfg(test)]
 mod staging_model;
 
-pub use blocks::{BlockError, BlockRef, BlockState, BlockTable, Freed, MAX_BLOCKS};
+pub use block::{BlockError, BlockRef, BlockState, Freed};
+pub use blocks::{BlockTable, MAX_BLOCKS};
 pub use copy::{Stores, finish_streams};
-pub use slab::{HugePages, OutOfRange, Pages, Slab, SlabError};
+pub use slab::{HugePages, Pages, Slab};
+pub use slab_error::{OutOfRange, SlabError};
 pub use staging::{MAX_STAGED, Staged, StagingError, StagingRing};

@@ -4,7 +4,7 @@
 //! `shrink` tries to cut it short, grow it, and take its seals off, and says what came of it.
 #![allow(clippy::print_stdout, reason = "it answers on its standard output")]
 
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let told = match (words.next().as_deref(), words.next()) {
         (Some("hold"), Some(bytes)) => hold(bytes.parse().unwrap_or(0)),
-        (Some("shrink"), None) => Ok(shrink()),
+        (Some("shrink"), None) => shrink(),
         _ => Err("usage: slab-peer hold BYTES | shrink".to_owned()),
     };
     match told {
@@ -45,7 +45,7 @@ fn hold(bytes: u64) -> Result<(), String> {
     }
 }
 
-fn shrink() {
+fn shrink() -> Result<(), String> {
     let file = std::io::stdin();
     let told = |what: &str, done: rustix::io::Result<()>| {
         println!("{what}: {}", if done.is_ok() { "done" } else { "refused" });
@@ -53,6 +53,5 @@ fn shrink() {
     told("shrink", ftruncate(&file, 0));
     told("grow", ftruncate(&file, 1 << 30));
     told("seal", fcntl_add_seals(&file, SealFlags::FUTURE_WRITE));
-    // What it wrote to is still there for whoever maps it.
-    let _ = std::io::stdin().lock().fill_buf();
+    std::io::stdout().flush().map_err(|error| error.to_string())
 }

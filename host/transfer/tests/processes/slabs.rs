@@ -86,6 +86,12 @@ fn what_could_be_taken_away_is_not_mapped() {
     let read_only = Slab::accept(memfd(MIB, sealed | SealFlags::FUTURE_WRITE), MIB);
     assert!(matches!(read_only, Err(SlabError::System { step: "mmap", .. })), "{read_only:?}");
     assert!(matches!(Slab::accept(memfd(MIB, sealed), 0), Err(SlabError::Size { bytes: 0 })));
+    // Making one takes no page of the reserve, so this needs none.
+    let huge = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let file = memfd_create("test", huge).unwrap();
+    ftruncate(&file, 2 * MIB).unwrap();
+    fcntl_add_seals(&file, sealed).unwrap();
+    assert!(matches!(Slab::accept(file, MIB), Err(SlabError::ReservedPages)));
     let slab = Slab::accept(memfd(MIB, sealed), MIB).unwrap();
     assert_eq!((slab.bytes(), slab.pages()), (MIB, Pages::Foreign));
 }

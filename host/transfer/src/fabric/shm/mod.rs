@@ -1,70 +1,28 @@
 //! The fabric of one host: both sides' slabs are mapped in this process, and threads of its own copy.
 
+#[cfg(test)]
+mod closing;
 mod jobs;
 #[cfg(test)]
 mod jobs_model;
+mod settings;
 mod slices;
 #[cfg(test)]
 mod slices_model;
 mod worker;
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::jobs::{Ended, Job, Jobs};
+pub use self::settings::{ShmSettings, StartError};
 use super::endpoint::{Checked, Endpoint};
 use super::{
     CloseError, Completion, Fabric, MAX_PEERS, OpenError, PeerCounters, PeerId, Post, PostError, Refused,
 };
 use crate::memory::Stores;
-
-/// The most copy threads: more than any host's memory can feed.
-const MAX_THREADS: usize = 64;
-/// The most posts that can be asked for: their copies are up to 24 MB each.
-const MAX_POSTS: usize = 65_536;
-
-/// How a fabric is started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShmSettings {
-    /// Copy threads, 1 to 64. Two fill most hosts' memory links.
-    pub threads: usize,
-    /// Posts under way or ended and not polled, 1 to 65,536; one more is refused.
-    pub max_posts: usize,
-    /// A post of so many bytes or more is copied past the caches.
-    pub streamed_from_bytes: u64,
-}
-
-impl Default for ShmSettings {
-    fn default() -> Self {
-        Self { threads: 2, max_posts: 1_024, streamed_from_bytes: 4 << 20 }
-    }
-}
-
-/// Why a fabric does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A setting that cannot be.
-    #[error("{setting} is {value}: must be 1 to {limit}")]
-    Setting {
-        /// Which.
-        setting: &'static str,
-        /// Given.
-        value: usize,
-        /// At most.
-        limit: usize,
-    },
-    /// The system has no thread for it.
-    #[error("copy thread {number} could not be started: {cause}")]
-    Thread {
-        /// Which.
-        number: usize,
-        /// What the system said.
-        cause: io::Error,
-    },
-}
 
 /// The fabric. Its threads end when it is dropped, each after the piece it is at.
 #[derive(Debug)]
@@ -106,13 +64,7 @@ struct Peer {
 impl ShmFabric {
     /// Starts the copy threads.
     pub fn start(settings: ShmSettings) -> Result<Self, StartError> {
-        let limits =
-            [("threads", settings.threads, MAX_THREADS), ("max_posts", settings.max_posts, MAX_POSTS)];
-        for (setting, value, limit) in limits {
-            if !(1..=limit).contains(&value) {
-                return Err(StartError::Setting { setting, value, limit });
-            }
-        }
+        settings.check()?;
         let mut fabric = Self { shared: Arc::default(), threads: Vec::new(), settings };
         for number in 0..settings.threads {
             let shared = Arc::clone(&fabric.shared);
