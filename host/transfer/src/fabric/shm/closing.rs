@@ -38,8 +38,7 @@ fn a_peer_is_not_closed_while_a_thread_copies() {
     assert!(!fabric.shared.lock().jobs.has_work(), "and no thread gets anything more of it");
 
     let mut state = fabric.shared.lock();
-    let ended = state.jobs.give_back(slice, Ok(()));
-    fabric.shared.tell(&mut state, ended);
+    fabric.shared.give_back(&mut state, slice, Ok(()));
     drop(state);
     assert_eq!(fabric.close_peer(PEER, Duration::ZERO), Ok(()));
     let mut ends = Vec::new();
@@ -65,4 +64,22 @@ fn what_a_thread_finishes_before_the_close_has_ended_well() {
     let ended = fabric.shared.lock().jobs.give_back(last, Ok(())).unwrap();
     assert_eq!(ended.completion.result, Ok(()), "all its bytes are in place");
     assert_eq!(fabric.close_peer(PEER, Duration::ZERO), Ok(()));
+}
+
+#[test]
+fn whoever_closes_is_woken_by_the_last_slice() {
+    /// Far beyond the patience of the test: only a wake-up ends this wait in time.
+    const WAIT: Duration = Duration::from_secs(86_400);
+    let fabric = Arc::new(idle_fabric());
+    fabric.post(post(1)).unwrap();
+    let slice = fabric.shared.lock().jobs.hand_out().unwrap();
+    let (told, closed) = std::sync::mpsc::channel();
+    let closer = Arc::clone(&fabric);
+    let thread = std::thread::spawn(move || told.send(closer.close_peer(PEER, WAIT)));
+    while fabric.shared.lock().closing == 0 {
+        std::thread::yield_now();
+    }
+    fabric.shared.give_back(&mut fabric.shared.lock(), slice, Ok(()));
+    assert_eq!(closed.recv_timeout(Duration::from_secs(30)), Ok(Ok(())), "nobody woke it");
+    thread.join().unwrap().unwrap();
 }

@@ -16,13 +16,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use self::jobs::{Ended, Job, Jobs};
+use self::jobs::{Ended, Job, Jobs, Slice};
 pub use self::settings::{ShmSettings, StartError};
 use super::endpoint::{Checked, Endpoint};
 use super::{
     CloseError, Completion, Fabric, MAX_PEERS, OpenError, PeerCounters, PeerId, Post, PostError, Refused,
 };
-use crate::memory::Stores;
+use crate::memory::{OutOfRange, Stores};
 
 /// The fabric. Its threads end when it is dropped, each after the piece it is at.
 #[derive(Debug)]
@@ -201,6 +201,15 @@ impl State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, state: &mut State, slice: Slice, copied: Result<(), OutOfRange>) {
+        let ended = state.jobs.give_back(slice, copied);
+        self.tell(state, ended);
+        // Whoever closes a peer looks for itself whether this was the last.
+        if state.closing > 0 {
+            self.idle.notify_all();
+        }
     }
 
     fn tell(&self, state: &mut State, ended: impl IntoIterator<Item = Ended>) {

@@ -23,11 +23,6 @@ pub(super) fn run(shared: &Shared) {
         drop(state);
         let copied = slice.copy();
         state = shared.lock();
-        let ended = state.jobs.give_back(slice, copied);
-        shared.tell(&mut state, ended);
-        // Whoever closes a peer looks for itself whether this was the last.
-        if state.closing > 0 {
-            shared.idle.notify_all();
-        }
+        shared.give_back(&mut state, slice, copied);
     }
 }
