@@ -2,23 +2,17 @@
 
 use sluice_harness::budget::line;
 use sluice_harness::table::Table;
-use sluice_transfer::layout::{
-    Blocks, ByteCopy, Element, Geometry, HeadOrder, KvLayout, Order, Pair, Part, Plan, Planes,
-};
+use sluice_transfer::layout::ByteCopy;
 use sluice_transfer::memory::Stores;
 
+use crate::blocks;
 use crate::rounds::{Case, Time, measure};
 use crate::sides::{Sides, Way};
 
 /// What the host starts by default, and what one thread is compared with.
-const THREADS: [usize; 2] = [1, 2];
+pub const THREADS: [usize; 2] = [1, 2];
 /// Runs that a contiguous transfer consists of.
 const RUN_BYTES: [u64; 3] = [256 << 10, 1 << 20, 16 << 20];
-/// One block in one layer, K or V: 16 tokens of 4 heads of 128 in bf16.
-const BLOCK_BYTES: u64 = 16 << 10;
-/// Blocks that are neighbours.
-const RUN_BLOCKS: u64 = 8;
-
 /// Sizes at which both ways to store are compared.
 const STORES_MIB: [u64; 7] = [1, 4, 8, 16, 32, 64, 128];
 
@@ -37,7 +31,7 @@ pub fn run(rounds: usize, cold_bytes: u64, warm_bytes: u64) -> anyhow::Result<()
     let copies = runs(warm_bytes, (256 << 10).min(warm_bytes));
     let times = beside(&sides, &copies, rounds, 200)?;
     show(&format!("warm, {} MiB in runs of 256 KiB", warm_bytes >> 20), &times);
-    let scattered = scattered(&sides, rounds, cold_bytes)?;
+    let scattered = blocks::run(&sides, rounds, cold_bytes)?;
     let shm = format!("{worst:.2}x (one copy thread, cold, worst of its run lengths)");
     println!("{}", line("transfer.shm", ">= 0.9x memcpy on one thread", &shm, worst >= 0.9));
     let measured = format!("{scattered:.2}x (worst of 1 and 2 copy threads)");
@@ -48,7 +42,7 @@ pub fn run(rounds: usize, cold_bytes: u64, warm_bytes: u64) -> anyhow::Result<()
 /// Where copying past the caches begins to pay: the same bytes again and again, which is the best case for caches.
 fn stores(sides: &Sides, rounds: usize) -> anyhow::Result<()> {
     let mut table = Table::new(&["same bytes again", "cached GB/s", "streamed GB/s", "streamed / cached"]);
-    for mib in STORES_MIB {
+    for mib in STORES_MIB.into_iter().filter(|mib| mib << 20 <= sides.source.bytes()) {
         let bytes = mib << 20;
         let copies = runs(bytes, 256 << 10);
         let repeats = (64 / mib).max(1) as u32;
@@ -69,7 +63,7 @@ fn stores(sides: &Sides, rounds: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All of the memory in runs of one length, out of order on both sides and never neighbours of each other.
+/// All of the memory in runs of one length, out of order on both sides.
 fn runs(bytes: u64, run_bytes: u64) -> Vec<ByteCopy> {
     let count = bytes / run_bytes;
     let source = shuffled(count, 1);
@@ -83,7 +77,7 @@ fn runs(bytes: u64, run_bytes: u64) -> Vec<ByteCopy> {
 }
 
 /// The numbers below `count` in an order that is always the same.
-fn shuffled(count: u64, seed: u64) -> Vec<u64> {
+pub fn shuffled(count: u64, seed: u64) -> Vec<u64> {
     let mut numbers: Vec<u64> = (0..count).collect();
     let mix = |number: u64| {
         let mixed = (number ^ seed << 40).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -103,71 +97,19 @@ fn beside(sides: &Sides, copies: &[ByteCopy], rounds: usize, repeats: u32) -> an
         sides.wipe(copies)?;
         way.send(copies.iter().copied())?;
         sides.check(copies)?;
-        let name = format!("shm, {threads} thread{}", if *threads == 1 { "" } else { "s" });
+        let name = format!("shm, {}", threads_of(*threads));
         cases.push(Case::new(name, bytes, repeats, move || way.send(copies.iter().copied())));
     }
     measure(cases, rounds)
 }
 
-/// Blocks in runs of 8 beside the same blocks in one run, each planned and sent; the worst ratio.
-fn scattered(sides: &Sides, rounds: usize, bytes: u64) -> anyhow::Result<f64> {
-    let layers = 16;
-    let blocks = bytes / BLOCK_BYTES / u64::from(layers) / 2;
-    let layout = KvLayout {
-        blocks: blocks as u32,
-        block_tokens: 16,
-        layers,
-        planes: Planes::KeyValue,
-        kv_heads: 4,
-        head_dim: 128,
-        element: Element::Bf16,
-        tp_size: 1,
-        order: Order::LayerPlaneBlock,
-        head_order: HeadOrder::TokensOutermost,
-    };
-    let geometry = Geometry::new(layout)?;
-    let pair = Pair::new(geometry, geometry)?;
-    // Three quarters of the slab, so that runs have gaps between them.
-    let used = blocks * 3 / 4 / RUN_BLOCKS * RUN_BLOCKS;
-    let neighbours: Vec<u32> = (0..used as u32).collect();
-    let spread = |seed| -> Vec<u32> {
-        let runs = shuffled(blocks / RUN_BLOCKS, seed).into_iter().take((used / RUN_BLOCKS) as usize);
-        runs.flat_map(|run| run * RUN_BLOCKS..(run + 1) * RUN_BLOCKS).map(|block| block as u32).collect()
-    };
-    let lists = [("contiguous", neighbours.clone(), neighbours), ("runs of 8", spread(3), spread(4))];
-    let mut ways =
-        THREADS.map(|threads| (threads, lists.clone().map(|list| (list, Way::new(sides, threads)))));
-    let mut cases = Vec::new();
-    for (threads, ways) in &mut ways {
-        for ((name, source, sink), way) in ways {
-            let way = way.as_mut().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-            let name = format!("{name}, {threads} thread{}", if *threads == 1 { "" } else { "s" });
-            let (mut plan, pair) = (Plan::default(), &pair);
-            let mut send = move || -> anyhow::Result<Vec<ByteCopy>> {
-                let side = |blocks| Blocks { blocks, first_token: 0 };
-                let tokens = 0..used as u32 * 16;
-                let part = Part { source: side(source), sink: side(sink), tokens, layers: 0..layers };
-                plan.fill(pair, &pair.links()[0], &part)?;
-                way.send(plan.copies())?;
-                Ok(Vec::from(way.sent()))
-            };
-            sides.wipe(&[ByteCopy { source_offset: 0, sink_offset: 0, len: bytes }])?;
-            let copies = send()?;
-            sides.check(&copies)?;
-            let bytes = copies.iter().map(|copy| copy.len).sum();
-            cases.push(Case::new(name, bytes, 1, move || send().map(drop)));
-        }
-    }
-    let times = measure(cases, rounds)?;
-    show("cold, blocks of 16 KiB, planned and sent", &times);
-    Ok(times.chunks(2).map(|pair| ratio(&pair[1], &pair[0])).fold(f64::MAX, f64::min))
-}
-
-fn ratio(one: &Time, other: &Time) -> f64 {
+/// How many times as fast.
+pub fn ratio(one: &Time, other: &Time) -> f64 {
     one.gb_per_s() / other.gb_per_s()
 }
 
-fn show(title: &str, times: &[Time]) {
+/// One table.
+pub fn show(title: &str, times: &[Time]) {
     let mut table = Table::new(&["", "GB/s", "median GB/s", "of the first"]);
     for time in times {
         let of_first = times.first().map_or(1.0, |first| ratio(time, first));
@@ -179,4 +121,9 @@ fn show(title: &str, times: &[Time]) {
         ]);
     }
     println!("{title}\n{table}");
+}
+
+/// A number of threads, for people.
+pub fn threads_of(threads: usize) -> String {
+    format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 #![allow(clippy::disallowed_methods, reason = "a bench takes the time of its own threads")]
 
+mod blocks;
 mod copies;
 mod planning;
 mod rounds;

@@ -87,11 +87,6 @@ impl Way {
         Ok(Self { fabric, ends: Vec::new(), copies: Vec::new() })
     }
 
-    /// The copies that were sent last.
-    pub fn sent(&self) -> &[ByteCopy] {
-        &self.copies
-    }
-
     /// Posts the copies and waits for their end.
     pub fn send(&mut self, copies: impl IntoIterator<Item = ByteCopy>) -> anyhow::Result<()> {
         let mut list = std::mem::take(&mut self.copies);

@@ -18,7 +18,7 @@ mod pieces;
 mod plan;
 
 pub use declared::{Element, HeadOrder, KvLayout, Order, Planes};
-pub use geometry::{Geometry, LayoutError};
+pub use geometry::{Geometry, LayoutError, MAX_RANK_BYTES, MAX_TP_SIZE};
 pub use pair::{Mismatch, Pair, RankLink};
 pub use plan::{Blocks, MAX_PIECES, Part, PartError, Plan};
 

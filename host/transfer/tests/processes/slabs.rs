@@ -114,6 +114,9 @@ fn both_ways_to_store_move_all_bytes_and_no_others() {
     for stores in [Stores::CACHED, Stores::streaming()] {
         for (source_offset, sink_offset, len) in [
             (0, 0, 65_536),
+            (1, 3, 255),
+            (3, 1, 256),
+            (2, 5, 300),
             (1, 3, 1_023),
             (5, 2, 1_024),
             (7, 33, 4_097),
