@@ -23,6 +23,7 @@ pub use refusals::{CloseError, OpenError, PostError, Refused};
 pub use shm::{ShmFabric, ShmSettings, StartError};
 
 use crate::layout::ByteCopy;
+pub use crate::protocol::Verb;
 
 /// The most copies of one post: 24 MB of them. A longer plan goes as several posts.
 pub const MAX_POST_COPIES: usize = 1 << 20;
@@ -41,15 +42,6 @@ pub struct Ticket(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId(pub u32);
 
-/// Which way bytes go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// From the peer's slab to ours.
-    Read,
-    /// From our slab to the peer's.
-    Write,
-}
-
 /// Copies that are begun together and end together, in no order among themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Post {
@@ -57,7 +49,7 @@ pub struct Post {
     pub peer: PeerId,
     /// Told again when it ends.
     pub ticket: Ticket,
-    /// Which way.
+    /// Which way: READ from the peer's slab to ours, WRITE from ours to the peer's.
     pub verb: Verb,
     /// Our slab.
     pub local: RegionId,

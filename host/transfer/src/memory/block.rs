@@ -2,15 +2,6 @@
 
 use super::blocks::MAX_BLOCKS;
 
-/// One use of one block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BlockRef {
-    /// Its position in the slab.
-    pub index: u32,
-    /// Which use of it: rises each time it is handed out.
-    pub generation: u64,
-}
-
 /// What a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockState {

@@ -9,7 +9,8 @@
 //! A block that a remote writer may still write into is never handed out again, however long ago it was given up:
 //! only the end of each writer frees it. Generations rise when a block is handed out.
 
-use super::block::{BlockError, BlockRef, BlockState, Freed};
+use super::block::{BlockError, BlockState, Freed};
+use crate::protocol::BlockRef;
 
 /// The most blocks of a table: 4 Mi blocks of 16 tokens are 64 Mi tokens, beyond any engine, in 100 MB.
 pub const MAX_BLOCKS: u32 = 1 << 22;

@@ -1,5 +1,6 @@
 //! The block table held against a model that remembers every use of every block.
 
+use crate::protocol::BlockRef;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

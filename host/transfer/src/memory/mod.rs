@@ -16,7 +16,7 @@ mod staging;
 #[cfg(test)]
 mod staging_model;
 
-pub use block::{BlockError, BlockRef, BlockState, Freed};
+pub use block::{BlockError, BlockState, Freed};
 pub use blocks::{BlockTable, MAX_BLOCKS};
 pub use copy::{Stores, finish_streams};
 pub use slab::{HugePages, Pages, Slab};

@@ -24,7 +24,7 @@ pub const MAX_OPS_IN_FLIGHT: usize = 64;
 const _: () = assert!(MAX_LINKS * 4 < 4096);
 
 /// Bytes of one encoded message: a registration of [`MAX_BLOCKS`] blocks, with room for the rest of it.
-pub const MAX_MESSAGE_BYTES: usize = MAX_BLOCKS * 8 + 4096;
+pub const MAX_MESSAGE_BYTES: usize = MAX_BLOCKS * 12 + 4096;
 
 /// Until something unanswered is first said again. Longer than a round trip and a queue in front of it.
 pub const RESEND_MS: u64 = 200;

@@ -57,7 +57,7 @@ pub struct BlockRef {
     /// Which block of the engine's slab.
     pub index: u32,
     /// Which use of it.
-    pub generation: u32,
+    pub generation: u64,
 }
 
 /// Who moves the bytes.

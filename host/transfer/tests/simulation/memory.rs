@@ -28,7 +28,7 @@ pub enum Owner {
 
 #[derive(Clone, Debug)]
 pub struct Block {
-    pub generation: u32,
+    pub generation: u64,
     pub owner: Owner,
 }
 

@@ -9,7 +9,7 @@ use super::cursor::Cursor;
 
 /// Encoded bytes of a link, and of a block.
 const LINK_BYTES: usize = 4;
-const BLOCK_BYTES: usize = 8;
+const BLOCK_BYTES: usize = 12;
 
 type Read<T> = Result<T, DecodeError>;
 
@@ -116,7 +116,7 @@ fn link(from: &mut Cursor) -> Read<Link> {
 
 fn blocks(from: &mut Cursor) -> Read<Vec<BlockRef>> {
     from.list("blocks", MAX_BLOCKS, BLOCK_BYTES, |from| {
-        Ok(BlockRef { index: from.u32()?, generation: from.u32()? })
+        Ok(BlockRef { index: from.u32()?, generation: from.u64()? })
     })
 }
 

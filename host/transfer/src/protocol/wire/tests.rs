@@ -22,7 +22,7 @@ fn link() -> impl Strategy<Value = Link> {
 }
 
 fn blocks() -> impl Strategy<Value = std::sync::Arc<[BlockRef]>> {
-    vec(any::<(u32, u32)>().prop_map(|(index, generation)| BlockRef { index, generation }), 0..20)
+    vec(any::<(u32, u64)>().prop_map(|(index, generation)| BlockRef { index, generation }), 0..20)
         .prop_map(Into::into)
 }
 
