@@ -120,7 +120,7 @@ pub(crate) fn compile(
         return Err(NotCompiled::Ended(format!("{why}, by the clock")));
     }
     let status = child.0.wait().map_err(at_fault("cannot be waited for"))?;
-    let code = read_up_to(code, CODE_BYTES_MAX).map_err(at_fault("its code cannot be read"))?;
+    let code = read_up_to(code, CODE_BYTES_MAX + 1).map_err(at_fault("its code cannot be read"))?;
     let message = read_up_to(message, MESSAGE_BYTES_MAX).map_err(at_fault("its message cannot be read"))?;
     outcome(status, code, String::from_utf8_lossy(&message).trim())
 }
@@ -153,6 +153,10 @@ fn wait(child: &Child, stop: &AtomicBool) -> std::io::Result<bool> {
     Ok(false)
 }
 
+fn too_long() -> String {
+    format!("its code is longer than {} MiB", CODE_BYTES_MAX >> 20)
+}
+
 fn outcome(status: ExitStatus, code: Vec<u8>, message: &str) -> Result<Artefact, NotCompiled> {
     let refused = |detail: String| {
         NotCompiled::Refused(Refusal::NotUsable { step: "compiled", detail: shown(detail.trim()) })
@@ -160,7 +164,7 @@ fn outcome(status: ExitStatus, code: Vec<u8>, message: &str) -> Result<Artefact,
     if let Some(signal) = status.signal() {
         return Err(match Signal::from_named_raw(signal) {
             Some(Signal::XCPU) => refused(format!("it took more than {CPU_MAX_S} s of CPU time")),
-            Some(Signal::XFSZ) => refused(format!("its code is longer than {} MiB", CODE_BYTES_MAX >> 20)),
+            Some(Signal::XFSZ) => refused(too_long()),
             // What a compiler does to itself, out of memory or of stack.
             Some(Signal::ABORT | Signal::SEGV | Signal::BUS | Signal::ILL | Signal::FPE) => refused(format!(
                 "the compiler ended by signal {signal}; it may use {} GiB of address space. {message}",
@@ -170,6 +174,8 @@ fn outcome(status: ExitStatus, code: Vec<u8>, message: &str) -> Result<Artefact,
         });
     }
     match status.code() {
+        // Where the bound on what it writes could not be set.
+        Some(0) if code.len() as u64 > CODE_BYTES_MAX => Err(refused(too_long())),
         Some(0) if !code.is_empty() => Ok(Artefact(code)),
         Some(code) if code == i32::from(REFUSED) && !message.is_empty() => Err(refused(message.to_owned())),
         Some(code) if code == i32::from(UNABLE) => Err(NotCompiled::Ended(shown(message))),
