@@ -37,26 +37,17 @@ pub struct Asked {
 
 /// What all requests share.
 #[derive(Debug, Clone)]
-struct Asker {
+pub struct Asker {
     client: Client,
     admin: Client,
     in_force: Arc<InForce>,
     stage: watch::Receiver<Stage>,
 }
 
-/// Sends on schedule until the run is over.
-pub async fn run(
-    fleet: &Fleet,
-    in_force: &Arc<InForce>,
-    stage: &watch::Receiver<Stage>,
-    per_second: u32,
-) -> Vec<Asked> {
-    let asker = Asker {
-        client: fleet.client().clone(),
-        admin: fleet.host.admin().clone(),
-        in_force: in_force.clone(),
-        stage: stage.clone(),
-    };
+/// Sends on schedule until the run is over. For a task of its own: whatever else runs in the same one, a file's writing
+/// above all, would be counted as the host's delay.
+pub async fn run(asker: Asker, per_second: u32) -> Vec<Asked> {
+    let stage = asker.stage.clone();
     let mut ticks = interval(Duration::from_secs(1) / per_second);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut requests = JoinSet::new();
@@ -84,6 +75,16 @@ pub async fn run(
 }
 
 impl Asker {
+    /// Of this fleet's host.
+    pub fn of(fleet: &Fleet, in_force: &Arc<InForce>, stage: watch::Receiver<Stage>) -> Self {
+        Self {
+            client: fleet.client().clone(),
+            admin: fleet.host.admin().clone(),
+            in_force: in_force.clone(),
+            stage,
+        }
+    }
+
     async fn ask(&self, number: u64, planned: Instant) -> Asked {
         let sent_in = *self.stage.borrow();
         let end = self.checked(number, planned).await;

@@ -14,9 +14,10 @@ use clap::Parser;
 use sluice_harness::process::exit_code_of;
 use sluice_harness::{FleetPlan, PolicyFile, ProcessTree};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::drops::{Drops, InForce};
-use crate::load::{Asked, Stage};
+use crate::load::{Asked, Asker, Stage};
 use crate::memory::Memory;
 
 /// Name of the file that is dropped over and over.
@@ -81,15 +82,13 @@ async fn bench(options: &Options) -> anyhow::Result<bool> {
     let host = ProcessTree::of(fleet.host.process().pid().context("the host is gone")?);
     let in_force = InForce::watched(fleet.host.admin()).await?;
     let (stage, seen_stage) = watch::channel(Stage::WarmUp);
-    let load = load::run(&fleet, &in_force, &seen_stage, options.rate);
-    let windows = async {
-        let mut drops = Drops::new(&fleet, &in_force, &files, Duration::from_millis(options.every_ms));
-        let memory = windows(&mut drops, &stage, host, options).await;
-        stage.send_replace(Stage::Over);
-        memory.map(|memory| (memory, drops.live_after))
-    };
-    let (asked, windows) = tokio::join!(load, windows);
-    let (first, live_after) = windows?;
+    let mut load = JoinSet::new();
+    load.spawn(load::run(Asker::of(&fleet, &in_force, seen_stage), options.rate));
+    let mut drops = Drops::new(&fleet, &in_force, &files, Duration::from_millis(options.every_ms));
+    let first = windows(&mut drops, &stage, host, options).await;
+    stage.send_replace(Stage::Over);
+    let asked = load.join_next().await.context("there is a load")??;
+    let (first, live_after) = (first?, drops.live_after);
     let memory = [first, Memory::of(host, fleet.host.admin()).await?];
     Ok(report::print(&Seen { asked, live_after, memory }))
 }
