@@ -1,0 +1,170 @@
+//! The link's thread: reads while it is attached, and attaches again.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::attach::{AttachError, Engine, Settings, attach};
+use super::event::Event;
+use super::host_process::HostProcess;
+use super::session::Session;
+use crate::slab::Slab;
+use crate::transport::{Clock, Connection, LinkEnd, Pace, Queue, Until};
+use crate::wire::{ToEngine, ToHost};
+
+/// The wait after the first failed try to attach, in milliseconds; doubled after each further one.
+const FIRST_PAUSE_MS: u64 = 20;
+/// The longest such wait, in milliseconds: a host that is back has its engines within it.
+const LONGEST_PAUSE_MS: u64 = 2_000;
+
+/// What the engine's threads and the link's thread share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    path: PathBuf,
+    engine: Engine,
+    slab: Arc<Slab>,
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+    pub(super) events: Queue<Event>,
+    state: Mutex<State>,
+    stopped: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    current: Option<Session>,
+    is_stopping: bool,
+    /// Tries so far: each has an incarnation of its own.
+    tries: u64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        path: PathBuf,
+        engine: Engine,
+        slab: Arc<Slab>,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let (events, state, stopped) = (Queue::new(settings.events), Mutex::default(), Condvar::new());
+        Self { path, engine, slab, settings, clock, events, state, stopped }
+    }
+
+    /// Ends the thread soon: at once if it is attached, and after one try to attach at the latest.
+    pub(super) fn stop(&self) {
+        let mut state = self.lock();
+        state.is_stopping = true;
+        if let Some(session) = &state.current {
+            session.connection.leave::<ToHost>("the engine leaves");
+        }
+        self.stopped.notify_all();
+        drop(state);
+        self.events.close();
+    }
+
+    /// Until attached, stopped, refused for good, or out of time.
+    pub(super) fn attach_within(&self, limit_ms: Option<u64>) -> Result<Session, AttachError> {
+        let whole = limit_ms.map(|ms| Until::after(self.clock.as_ref(), ms));
+        let left_ms = || whole.map_or(u64::MAX, Until::left_ms);
+        let mut pause_ms = FIRST_PAUSE_MS;
+        let mut is_told = limit_ms.is_some();
+        loop {
+            let error = match self.attach_once(left_ms()) {
+                Ok(session) => return Ok(session),
+                Err(error) if !error.is_passing() || left_ms() == 0 => return Err(error),
+                Err(error) => error,
+            };
+            if self.pause(pause_ms.min(left_ms())) {
+                return Err(error);
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                // Who polls no more is stopping, which the next pause sees.
+                let _ = self.events.push(Event::Waiting(error));
+            }
+            pause_ms = (pause_ms * 2).min(LONGEST_PAUSE_MS);
+        }
+    }
+
+    fn attach_once(&self, left_ms: u64) -> Result<Session, AttachError> {
+        let tries = {
+            let mut state = self.lock();
+            state.tries += 1;
+            state.tries
+        };
+        let incarnation = self.engine.incarnation.saturating_add(tries - 1);
+        let until = Until::after(self.clock.as_ref(), self.settings.try_ms.min(left_ms));
+        let (socket, welcome) = attach(&self.path, &self.engine, incarnation, &self.slab, until)?;
+        let host = Arc::new(HostProcess::of(&socket));
+        let pace = Pace { ping_ms: welcome.ping_ms.into(), silence_ms: welcome.silence_ms.into() };
+        let connection = Arc::new(Connection::new(socket, pace, Arc::clone(&self.clock)));
+        Ok(Session { connection, host, welcome, send_wait: Duration::from_millis(self.settings.send_ms) })
+    }
+
+    /// The thread's life.
+    pub(super) fn run(&self, first: Session) {
+        let mut session = first;
+        while let Some(next) = self.once(&session) {
+            session = next;
+        }
+        self.events.close();
+    }
+
+    /// One session, and then the next one, if there is to be any.
+    fn once(&self, session: &Session) -> Option<Session> {
+        if !self.enter(session) {
+            return None;
+        }
+        let why = self.serve(session);
+        self.lock().current = None;
+        if self.lock().is_stopping {
+            return None;
+        }
+        let is_host_gone = session.host.is_gone();
+        self.events.push(Event::Detached { session: session.number(), why, is_host_gone }).ok()?;
+        if !self.settings.reattach {
+            return None;
+        }
+        match self.attach_within(None) {
+            Ok(next) => self.events.push(Event::Attached(next.clone())).ok().map(|()| next),
+            Err(error) => {
+                let _ = self.events.push(Event::GaveUp(error));
+                None
+            }
+        }
+    }
+
+    fn serve(&self, session: &Session) -> LinkEnd {
+        let connection = &session.connection;
+        std::thread::scope(|scope| {
+            let writer = std::thread::Builder::new().name("sluice-link-out".to_owned());
+            if let Err(error) = writer.spawn_scoped(scope, || connection.write_out()) {
+                connection.end(LinkEnd::Socket(error.kind()));
+            }
+            connection.read_in(|message: ToEngine| {
+                let told = self.events.push(Event::Host(message));
+                told.map_err(|_| LinkEnd::Ended("the engine leaves".to_owned()))
+            })
+        })
+    }
+
+    fn enter(&self, session: &Session) -> bool {
+        let mut state = self.lock();
+        if state.is_stopping {
+            session.connection.end(LinkEnd::Ended("the engine leaves".to_owned()));
+        } else {
+            state.current = Some(session.clone());
+        }
+        !state.is_stopping
+    }
+
+    /// Whether it was stopped meanwhile.
+    fn pause(&self, ms: u64) -> bool {
+        let going = |state: &mut State| !state.is_stopping;
+        let waited = self.stopped.wait_timeout_while(self.lock(), Duration::from_millis(ms), going);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_stopping
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
