@@ -90,6 +90,8 @@ pub mod slab;
 pub mod transport;
 pub mod wire;
 
-pub use link::{AttachError, Engine, EngineLink, Event, LinkClosed, SendError, Session, Settings, incarnation_now};
+pub use link::{
+    AttachError, Engine, EngineLink, Event, LinkClosed, SendError, Session, Settings, incarnation_now,
+};
 pub use slab::{Slab, SlabError};
 pub use transport::LinkEnd;

@@ -7,12 +7,13 @@ use std::thread::{Builder, Scope, scope};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketFlags, accept_with};
-use sluice_engine_sdk::transport::{Clock, Connection, LinkEnd, Queue, Until, wait_readable};
+use sluice_engine_sdk::transport::{
+    Clock, Connection, LinkEnd, PeerProcess, Queue, Until, peer_process, wait_readable,
+};
 use sluice_engine_sdk::wire::{Answer, Refusal, RefusalCode, ToEngine, ToHost, Welcome};
 
-use super::admission::refusal;
+use super::admission::{refusal, user};
 use super::checks::{Wrong, check};
 use super::event::{Attached, EngineSender, LinkEvent};
 use super::handshake::{Candidate, Rejected, answer, candidate};
@@ -34,13 +35,6 @@ pub(super) struct Host {
     pub events: Queue<LinkEvent>,
     pub registry: Registry,
     pub clock: Arc<dyn Clock>,
-}
-
-/// Who connects, by the kernel's word.
-#[derive(Debug, Clone, Copy)]
-struct Peer {
-    pid: u32,
-    uid: u32,
 }
 
 impl Host {
@@ -81,17 +75,17 @@ impl Host {
     }
 
     fn welcome_in<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, socket: UnixStream) {
-        let Ok(credentials) = socket_peercred(&socket) else { return };
-        let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs();
-        let peer = Peer { pid, uid: credentials.uid.as_raw() };
+        let peer = match peer_process(&socket) {
+            Ok(peer) => peer,
+            Err(error) => return self.tell(LinkEvent::NotAccepting(error.kind())),
+        };
         let own = rustix::process::geteuid().as_raw();
-        if peer.uid != own && !self.settings.other_uids.contains(&peer.uid) {
-            let text = format!("user {} may not attach to a host of user {own}; allow it, or change one", peer.uid);
-            return self.refuse(&socket, peer, refusal(RefusalCode::User, &text));
+        if let Err(refusal) = user(peer.uid, own, &self.settings.other_uids) {
+            return self.refuse(socket, peer, refusal);
         }
         let Some(number) = self.registry.arrive(&socket) else {
             let text = format!("{MAX_HANDSHAKES} engines are attaching at this moment; attach again");
-            return self.refuse(&socket, peer, refusal(RefusalCode::Full, &text));
+            return self.refuse(socket, peer, refusal(RefusalCode::Full, &text));
         };
         let thread = Builder::new().name("kv-link-engine".to_owned());
         let spawned = thread.spawn_scoped(scope, move || self.connection(socket, number, peer));
@@ -103,14 +97,14 @@ impl Host {
     }
 
     /// A connection's life.
-    fn connection(&self, socket: UnixStream, number: u64, peer: Peer) {
+    fn connection(&self, socket: UnixStream, number: u64, peer: PeerProcess) {
         let until = Until::after(self.clock.as_ref(), self.settings.handshake_ms);
         let admitted = self.admit(&socket, until);
         self.registry.arrived(number);
         match admitted {
             Ok((candidate, session)) => self.attached(socket, candidate, session, peer),
             Err(Rejected::Gone) => {}
-            Err(Rejected::Refused(refusal)) => self.refuse(&socket, peer, refusal),
+            Err(Rejected::Refused(refusal)) => self.refuse(socket, peer, refusal),
         }
     }
 
@@ -133,13 +127,14 @@ impl Host {
         Ok((candidate, session))
     }
 
-    fn attached(&self, socket: UnixStream, candidate: Candidate, session: u64, peer: Peer) {
+    fn attached(&self, socket: UnixStream, candidate: Candidate, session: u64, peer: PeerProcess) {
         let Candidate { hello, acceptable, slab } = candidate;
         let who: Who = (hello.engine, hello.rank);
         let connection = Arc::new(Connection::new(socket, self.settings.pace, Arc::clone(&self.clock)));
         let layout = *acceptable.geometry.layout();
         let attached = Box::new(Attached {
             session,
+            version: acceptable.version,
             engine: hello.engine,
             incarnation: hello.incarnation,
             rank: hello.rank,
@@ -155,6 +150,8 @@ impl Host {
             let why = self.serve(&connection, session, &layout);
             self.tell(LinkEvent::Detached { session, why });
         }
+        // The last of the socket goes with the entry: whoever attaches after that finds nothing of it.
+        drop(connection);
         self.registry.leave(who, session);
     }
 
@@ -190,9 +187,10 @@ impl Host {
         Ok(())
     }
 
-    fn refuse(&self, socket: &UnixStream, peer: Peer, refusal: Refusal) {
+    fn refuse(&self, socket: UnixStream, peer: PeerProcess, refusal: Refusal) {
         // An empty socket takes so few bytes at once, and nobody waits for a peer that is refused.
-        let _ = answer(socket, &Answer::Refusal(refusal.clone()), Until::after(self.clock.as_ref(), 0));
+        let _ = answer(&socket, &Answer::Refusal(refusal.clone()), Until::after(self.clock.as_ref(), 0));
+        drop(socket);
         self.tell(LinkEvent::Refused { pid: peer.pid, uid: peer.uid, refusal });
     }
 

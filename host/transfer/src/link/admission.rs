@@ -17,6 +17,17 @@ pub(super) fn refusal(code: RefusalCode, text: &str) -> Refusal {
     Refusal { code, text: sentence(text) }
 }
 
+/// Judges a user.
+pub(super) fn user(uid: u32, own: u32, others: &[u32]) -> Result<(), Refusal> {
+    if uid == own || others.contains(&uid) {
+        return Ok(());
+    }
+    let text = format!(
+        "user {uid} may not attach to a host of user {own}; run both as one user, or allow this one at the host"
+    );
+    Err(refusal(RefusalCode::User, &text))
+}
+
 /// Judges a hello.
 pub(super) fn judge(hello: &Hello) -> Result<Acceptable, Refusal> {
     let (theirs, ours) = (hello.versions, VERSIONS);
@@ -103,6 +114,15 @@ mod tests {
             model: "m".to_owned(),
             layout,
             slab_bytes: 8 * 4 * 2 * 2 * 16 * 2,
+        }
+    }
+
+    #[test]
+    fn only_this_user_and_those_allowed_may_attach() {
+        for (uid, may) in [(1_000, true), (1_001, true), (1_002, false), (0, false)] {
+            let judged = user(uid, 1_000, &[1_001]);
+            assert_eq!(judged.is_ok(), may, "{uid}");
+            assert!(judged.err().is_none_or(|refused| refused.code == RefusalCode::User));
         }
     }
 

@@ -90,7 +90,8 @@ mod tests {
             let hold = NewHold { id, grid, blocks, fill_ms: 1, ttl_ms: 1, renewable: true, margin_ms: 0 };
             match (check(&ToHost::Hold { hold }, &LAYOUT), wrong) {
                 (Ok(()), None) => {}
-                (Err(Wrong::Description(Subject::Hold(TransferId(1)), text)), Some(part)) if text.contains(part) => {}
+                (Err(Wrong::Description(Subject::Hold(TransferId(1)), text)), Some(part))
+                    if text.contains(part) => {}
                 (checked, wrong) => panic!("{checked:?} for {wrong:?}"),
             }
         }

@@ -54,6 +54,8 @@ pub enum LinkEvent {
 pub struct Attached {
     /// The number of this attach, never given twice by a listener.
     pub session: u64,
+    /// The version of the messages that both speak.
+    pub version: u16,
     /// Which engine.
     pub engine: EngineId,
     /// Which life of it.

@@ -39,7 +39,11 @@ impl LinkListener {
         let thread = std::thread::Builder::new()
             .name("kv-link-accept".to_owned())
             .spawn(move || accepting.accept_all())
-            .map_err(|cause| BindError::System { path: path.to_owned(), step: "starting a thread for", cause })?;
+            .map_err(|cause| BindError::System {
+                path: path.to_owned(),
+                step: "starting a thread for",
+                cause,
+            })?;
         Ok(Self { host, thread: Some(thread) })
     }
 
@@ -60,8 +64,9 @@ impl LinkListener {
 
 impl Drop for LinkListener {
     fn drop(&mut self) {
-        self.host.registry.stop("the host is going away; the engine can go on and attach again");
+        // Nobody takes events any more: readers that wait for room go on.
         self.host.events.close();
+        self.host.registry.stop("the host is going away; the engine can go on and attach again");
         // Wakes up the accepting thread. There is no other way it can fail than being down already.
         let _ = shutdown(&self.host.place.socket, Shutdown::Both);
         if let Some(thread) = self.thread.take() {

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 
 /// Connections that the kernel keeps while the listener is busy.
 const BACKLOG: i32 = 64;
@@ -84,7 +86,8 @@ impl Place {
         let socket = make().map_err(failed("binding"))?;
         let place = Self { socket, path: path.to_owned(), _lock: lock };
         let mode = if for_others { 0o666 } else { 0o600 };
-        std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed("setting the mode of"))?;
+        std::fs::set_permissions(path, Permissions::from_mode(mode))
+            .map_err(failed("setting the mode of"))?;
         // Only now can anybody connect.
         listen(&place.socket, BACKLOG).map_err(|cause| failed("listening at")(cause.into()))?;
         Ok(place)
@@ -115,7 +118,8 @@ fn lock(path: &Path) -> Result<OwnedFd, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let failed = |cause: Errno| BindError::System { path: path.to_owned(), step: "locking", cause: cause.into() };
+    let failed =
+        |cause: Errno| BindError::System { path: path.to_owned(), step: "locking", cause: cause.into() };
     let file = rustix::fs::open(PathBuf::from(name), flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
-use sluice_engine_sdk::transport::{Connection, Until};
+use sluice_engine_sdk::transport::{Connection, LEAVE_MS, LinkEnd, Until};
 use sluice_engine_sdk::wire::{EngineId, Rank, Refusal, RefusalCode, ToEngine};
 
 use super::admission::refusal;
@@ -85,7 +85,10 @@ impl Registry {
         let mut state = self.lock();
         loop {
             if state.is_stopping {
-                return Err(refusal(RefusalCode::Closing, "the host is going away; attach again when it is back"));
+                return Err(refusal(
+                    RefusalCode::Closing,
+                    "the host is going away; attach again when it is back",
+                ));
             }
             state.engines.retain(|_, entry| !entry.is_past());
             let Some(entry) = state.engines.get(&who) else { break };
@@ -100,7 +103,8 @@ impl Registry {
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         if state.engines.len() >= max_engines {
-            let text = format!("{max_engines} engines are attached, which is all there may be; detach one first");
+            let text =
+                format!("{max_engines} engines are attached, which is all there may be; detach one first");
             return Err(refusal(RefusalCode::Full, &text));
         }
         state.numbers += 1;
@@ -130,7 +134,7 @@ impl Registry {
         self.changed.notify_all();
     }
 
-    /// Lets nobody in any more, and says goodbye to all.
+    /// Lets nobody in any more, and says goodbye to all. Returns when all have it, or after [`LEAVE_MS`] ends the rest.
     pub fn stop(&self, why: &str) {
         let mut state = self.lock();
         state.is_stopping = true;
@@ -144,6 +148,14 @@ impl Registry {
             }
         }
         self.changed.notify_all();
+        let is_here = |entry: &Entry| matches!(entry.phase, Phase::Attached(_));
+        let here = |state: &mut State| state.engines.values().any(is_here);
+        let waited = self.changed.wait_timeout_while(state, Duration::from_millis(LEAVE_MS), here);
+        for entry in waited.unwrap_or_else(PoisonError::into_inner).0.engines.values() {
+            if let Phase::Attached(connection) = &entry.phase {
+                connection.end(LinkEnd::Ended(why.to_owned()));
+            }
+        }
     }
 
     pub fn is_stopping(&self) -> bool {

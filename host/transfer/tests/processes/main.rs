@@ -1,3 +1,4 @@
-//! Slabs and fabrics with a real process at the other end.
+//! Slabs, links and fabrics with a real process at the other end.
 
+mod link;
 mod slabs;

@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::slab::Slab;
 use crate::transport::{Until, receive_with_descriptors, send_with_descriptor};
 use crate::wire::{
-    Answer, DecodeError, EncodeError, EngineId, Hello, KvLayout, Preamble, Rank, Refusal, Role, VERSIONS, Welcome,
-    read_answer, write_hello,
+    Answer, DecodeError, EncodeError, EngineId, Hello, KvLayout, Preamble, Rank, Refusal, Role, VERSIONS,
+    Welcome, read_answer, write_hello,
 };
 
 /// An engine, or one rank of it, as its host is to know it.
@@ -35,7 +35,7 @@ pub struct Engine {
 /// How long an engine's end waits, and what it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// For the first attach, all tries together, in milliseconds.
+    /// Until when the first attach is tried again, in milliseconds.
     pub attach_ms: u64,
     /// For one try: connecting and the host's answer, in milliseconds.
     pub try_ms: u64,
@@ -177,7 +177,8 @@ pub(super) fn attach(
 
 /// Never waits: a host that is behind with accepting is as one that is not there yet.
 fn connected(path: &Path) -> Result<OwnedFd, AttachError> {
-    let no_host = |cause: rustix::io::Errno| AttachError::NoHost { path: path.to_owned(), cause: cause.into() };
+    let no_host =
+        |cause: rustix::io::Errno| AttachError::NoHost { path: path.to_owned(), cause: cause.into() };
     let address = SocketAddrUnix::new(path).map_err(no_host)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -190,17 +191,21 @@ fn answer(path: &Path, socket: &OwnedFd, until: Until<'_>) -> Result<Answer, Att
     let path = || path.to_owned();
     let mut came = Vec::new();
     loop {
-        let missing = match read_answer(&came).map_err(|cause| AttachError::NotAHost { path: path(), cause })? {
-            Preamble::Whole(answer) => return Ok(answer),
-            Preamble::Needs(missing) => missing,
-        };
+        let missing =
+            match read_answer(&came).map_err(|cause| AttachError::NotAHost { path: path(), cause })? {
+                Preamble::Whole(answer) => return Ok(answer),
+                Preamble::Needs(missing) => missing,
+            };
         let begin = came.len();
         came.resize(begin + missing, 0);
         // A host sends no descriptors; they are closed here if it does.
         let received = receive_with_descriptors(socket, &mut came[begin..], &mut Vec::new(), until);
         match received {
             Ok((0, _)) => {
-                return Err(AttachError::NoAnswer { path: path(), cause: io::ErrorKind::UnexpectedEof.into() });
+                return Err(AttachError::NoAnswer {
+                    path: path(),
+                    cause: io::ErrorKind::UnexpectedEof.into(),
+                });
             }
             Ok((count, _)) => came.truncate(begin + count),
             Err(cause) => return Err(AttachError::NoAnswer { path: path(), cause }),

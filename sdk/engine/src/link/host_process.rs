@@ -2,10 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::transport::wait_readable;
+use crate::transport::{peer_process, wait_readable};
 
 /// How long a host that closed its socket may take to be gone, in milliseconds: a process that dies closes its sockets
 /// first and gives its memory back then.
@@ -18,8 +17,8 @@ pub(super) struct HostProcess(Option<OwnedFd>);
 impl HostProcess {
     /// Of a connected socket.
     pub(super) fn of(socket: impl AsFd) -> Self {
-        let peer = socket_peercred(socket);
-        Self(peer.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty())).ok())
+        let pid = peer_process(socket).ok().and_then(|peer| Pid::from_raw(i32::try_from(peer.pid).ok()?));
+        Self(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()))
     }
 
     /// Whether it is known to have ended, so that nothing of it writes into the slab.

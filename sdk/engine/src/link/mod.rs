@@ -28,7 +28,7 @@ pub struct EngineLink {
 
 impl EngineLink {
     /// Attaches to the host that listens at `socket`, and gives the slab to it. Tries until it is there, for up to
-    /// [`Settings::attach_ms`], so that engine and host may start in any order.
+    /// [`Settings::attach_ms`] and a last try, so that engine and host may start in any order.
     ///
     /// # Errors
     /// If the host refuses it for good, or was not there in time; the last failure.

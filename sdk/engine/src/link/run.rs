@@ -9,13 +9,16 @@ use super::event::Event;
 use super::host_process::HostProcess;
 use super::session::Session;
 use crate::slab::Slab;
-use crate::transport::{Clock, Connection, LinkEnd, Pace, Queue, Until};
+use crate::transport::{Clock, Connection, LEAVE_MS, LinkEnd, Pace, Queue, Until};
 use crate::wire::{ToEngine, ToHost};
 
 /// The wait after the first failed try to attach, in milliseconds; doubled after each further one.
 const FIRST_PAUSE_MS: u64 = 20;
 /// The longest such wait, in milliseconds: a host that is back has its engines within it.
 const LONGEST_PAUSE_MS: u64 = 2_000;
+
+/// What a host is told by an engine that goes.
+const LEAVES: &str = "the engine leaves";
 
 /// What the engine's threads and the link's thread share.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ pub(super) struct Shared {
     clock: Arc<dyn Clock>,
     pub(super) events: Queue<Event>,
     state: Mutex<State>,
-    stopped: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +49,8 @@ impl Shared {
         settings: Settings,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (events, state, stopped) = (Queue::new(settings.events), Mutex::default(), Condvar::new());
-        Self { path, engine, slab, settings, clock, events, state, stopped }
+        let (events, state, changed) = (Queue::new(settings.events), Mutex::default(), Condvar::new());
+        Self { path, engine, slab, settings, clock, events, state, changed }
     }
 
     /// Ends the thread soon: at once if it is attached, and after one try to attach at the latest.
@@ -55,21 +58,27 @@ impl Shared {
         let mut state = self.lock();
         state.is_stopping = true;
         if let Some(session) = &state.current {
-            session.connection.leave::<ToHost>("the engine leaves");
+            session.connection.leave::<ToHost>(LEAVES);
         }
-        self.stopped.notify_all();
+        self.changed.notify_all();
         drop(state);
         self.events.close();
+        // A host that does not read must not hold the engine up.
+        let here = |state: &mut State| state.current.is_some();
+        let waited = self.changed.wait_timeout_while(self.lock(), Duration::from_millis(LEAVE_MS), here);
+        if let Some(session) = &waited.unwrap_or_else(PoisonError::into_inner).0.current {
+            session.connection.end(LinkEnd::Ended(LEAVES.to_owned()));
+        }
     }
 
-    /// Until attached, stopped, refused for good, or out of time.
+    /// Until attached, stopped, refused for good, or out of time: no try begins after that.
     pub(super) fn attach_within(&self, limit_ms: Option<u64>) -> Result<Session, AttachError> {
         let whole = limit_ms.map(|ms| Until::after(self.clock.as_ref(), ms));
         let left_ms = || whole.map_or(u64::MAX, Until::left_ms);
         let mut pause_ms = FIRST_PAUSE_MS;
         let mut is_told = limit_ms.is_some();
         loop {
-            let error = match self.attach_once(left_ms()) {
+            let error = match self.attach_once() {
                 Ok(session) => return Ok(session),
                 Err(error) if !error.is_passing() || left_ms() == 0 => return Err(error),
                 Err(error) => error,
@@ -85,14 +94,14 @@ impl Shared {
         }
     }
 
-    fn attach_once(&self, left_ms: u64) -> Result<Session, AttachError> {
+    fn attach_once(&self) -> Result<Session, AttachError> {
         let tries = {
             let mut state = self.lock();
             state.tries += 1;
             state.tries
         };
         let incarnation = self.engine.incarnation.saturating_add(tries - 1);
-        let until = Until::after(self.clock.as_ref(), self.settings.try_ms.min(left_ms));
+        let until = Until::after(self.clock.as_ref(), self.settings.try_ms);
         let (socket, welcome) = attach(&self.path, &self.engine, incarnation, &self.slab, until)?;
         let host = Arc::new(HostProcess::of(&socket));
         let pace = Pace { ping_ms: welcome.ping_ms.into(), silence_ms: welcome.silence_ms.into() };
@@ -116,6 +125,7 @@ impl Shared {
         }
         let why = self.serve(session);
         self.lock().current = None;
+        self.changed.notify_all();
         if self.lock().is_stopping {
             return None;
         }
@@ -142,7 +152,7 @@ impl Shared {
             }
             connection.read_in(|message: ToEngine| {
                 let told = self.events.push(Event::Host(message));
-                told.map_err(|_| LinkEnd::Ended("the engine leaves".to_owned()))
+                told.map_err(|_| LinkEnd::Ended(LEAVES.to_owned()))
             })
         })
     }
@@ -150,7 +160,7 @@ impl Shared {
     fn enter(&self, session: &Session) -> bool {
         let mut state = self.lock();
         if state.is_stopping {
-            session.connection.end(LinkEnd::Ended("the engine leaves".to_owned()));
+            session.connection.end(LinkEnd::Ended(LEAVES.to_owned()));
         } else {
             state.current = Some(session.clone());
         }
@@ -160,7 +170,7 @@ impl Shared {
     /// Whether it was stopped meanwhile.
     fn pause(&self, ms: u64) -> bool {
         let going = |state: &mut State| !state.is_stopping;
-        let waited = self.stopped.wait_timeout_while(self.lock(), Duration::from_millis(ms), going);
+        let waited = self.changed.wait_timeout_while(self.lock(), Duration::from_millis(ms), going);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_stopping
     }
 

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use super::host_process::HostProcess;
 use crate::transport::{Connection, PushError, SendFailure};
-use crate::wire::{
-    Attempt, EncodeError, NewHold, NewReceive, Reason, Rect, ToHost, TransferId, Welcome,
-};
+use crate::wire::{Attempt, EncodeError, NewHold, NewReceive, Reason, Rect, ToHost, TransferId, Welcome};
 
 /// What an engine says to its host while it is attached. After a detach everything sent through it fails, so that
 /// nothing that was meant for one host reaches the next.

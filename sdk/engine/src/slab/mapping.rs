@@ -55,7 +55,11 @@ impl Mapping {
     }
 
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "{len} at {offset} of {}", self.len);
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len),
+            "{len} at {offset} of {}",
+            self.len
+        );
         self.start().wrapping_add(offset)
     }
 }

@@ -76,7 +76,8 @@ impl Slab {
         let slab = Self::share(file, bytes)?;
         slab.mapping.advise_huge_pages();
         // A machine without the memory says so here, and not by a signal at some first touch.
-        rustix::fs::fallocate(&slab.file, FallocateFlags::empty(), 0, whole).map_err(failed(bytes, "fallocate"))?;
+        rustix::fs::fallocate(&slab.file, FallocateFlags::empty(), 0, whole)
+            .map_err(failed(bytes, "fallocate"))?;
         Ok(slab)
     }
 

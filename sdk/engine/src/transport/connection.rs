@@ -19,7 +19,7 @@ use crate::wire::{EncodeError, Frame, FrameBuffer, FrameError, Message, encode};
 const READ_BYTES: usize = 64 << 10;
 
 /// How long a goodbye may take to be written, in milliseconds: who leaves does not wait for who does not read.
-const LEAVE_MS: u64 = 1_000;
+pub const LEAVE_MS: u64 = 1_000;
 
 /// Why a connection ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -102,7 +102,8 @@ impl Connection {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Says goodbye behind all that waits. The writer ends the connection after it.
+    /// Says goodbye behind all that waits. The writer ends the connection after it; [`Connection::end`] it when that
+    /// takes longer than [`LEAVE_MS`].
     pub fn leave<M: Message>(&self, why: &str) {
         let _ = self.end.set(LinkEnd::Ended(why.to_owned()));
         if let Ok(frame) = encode(&Frame::<M>::Goodbye(sentence(why))) {
@@ -137,14 +138,15 @@ impl Connection {
     pub fn write_out(&self) {
         let mut batch = Vec::new();
         while self.outbound.pop(&mut batch) {
-            let patience_ms = if self.outbound.is_closed() { LEAVE_MS } else { self.pace.silence_ms };
-            let until = Until::after(self.clock.as_ref(), patience_ms.min(self.pace.silence_ms));
+            let until = Until::after(self.clock.as_ref(), self.pace.silence_ms);
             let _whole = self.writing.lock();
             if let Err(error) = send_all(&self.socket, &batch, until) {
                 return self.end(match error.kind() {
                     io::ErrorKind::TimedOut => LinkEnd::NotReading { frames: self.outbound.queued_frames() },
                     // The reader finds what the other side said last, and that it has gone.
-                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => return self.outbound.close(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                        return self.outbound.close();
+                    }
                     kind => LinkEnd::Socket(kind),
                 });
             }
@@ -172,7 +174,7 @@ impl Connection {
         let mut live = Liveness::new(self.pace.ping_ms, self.pace.silence_ms, self.clock.now_ms());
         let mut pings = 0;
         loop {
-            while let Some(frame) = frames.next::<M>()? {
+            while let Some(frame) = frames.next_frame::<M>()? {
                 live.heard(self.clock.now_ms());
                 match frame {
                     Frame::Message(message) => {
@@ -181,7 +183,9 @@ impl Connection {
                         live.heard(self.clock.now_ms());
                     }
                     Frame::Ping(number) => {
-                        encode(&Frame::<M>::Pong(number)).into_iter().for_each(|frame| self.outbound.pong(frame));
+                        encode(&Frame::<M>::Pong(number))
+                            .into_iter()
+                            .for_each(|frame| self.outbound.pong(frame));
                     }
                     Frame::Pong(_) => {}
                     Frame::Goodbye(why) => return Ok(LinkEnd::Left(why)),

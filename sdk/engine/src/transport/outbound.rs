@@ -103,7 +103,8 @@ impl Outbound {
         for urgent in [state.pong.take(), state.ping.take()].into_iter().flatten() {
             batch.extend(urgent);
         }
-        let room = |batch: &Vec<u8>, frame: &Vec<u8>| batch.is_empty() || batch.len() + frame.len() <= WRITE_BYTES;
+        let room =
+            |batch: &Vec<u8>, frame: &Vec<u8>| batch.is_empty() || batch.len() + frame.len() <= WRITE_BYTES;
         while let Some(frame) = state.frames.pop_front_if(|frame| room(batch, frame)) {
             state.bytes -= frame.len();
             batch.extend(frame);
@@ -116,12 +117,6 @@ impl Outbound {
     pub fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();
-    }
-
-    /// Whether nothing more is taken in.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.lock().is_closed
     }
 
     /// Frames that wait.
@@ -141,13 +136,17 @@ mod tests {
 
     #[test]
     fn both_bounds_hold_and_what_was_queued_is_written_after_closing() {
-        for (len, at_most) in [(1, MAX_QUEUED_FRAMES), (MAX_FRAME_BYTES, MAX_QUEUED_BYTES / MAX_FRAME_BYTES)] {
+        for (len, at_most) in [(1, MAX_QUEUED_FRAMES), (MAX_FRAME_BYTES, MAX_QUEUED_BYTES / MAX_FRAME_BYTES)]
+        {
             let queue = Outbound::default();
             for _ in 0..at_most {
                 queue.push(vec![1; len], Duration::ZERO).unwrap();
             }
             let refused = queue.push(vec![1; len], Duration::ZERO);
-            assert!(matches!(refused, Err(PushError::Full { frames, .. }) if frames == at_most), "{refused:?}");
+            assert!(
+                matches!(refused, Err(PushError::Full { frames, .. }) if frames == at_most),
+                "{refused:?}"
+            );
             for _ in 0..1_000_000 / MAX_QUEUED_FRAMES {
                 queue.ping(vec![2]);
                 queue.pong(vec![3]);

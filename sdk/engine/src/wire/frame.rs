@@ -121,7 +121,7 @@ impl FrameBuffer {
     ///
     /// # Errors
     /// If what came is none.
-    pub fn next<M: Message>(&mut self) -> Result<Option<Frame<M>>, FrameError> {
+    pub fn next_frame<M: Message>(&mut self) -> Result<Option<Frame<M>>, FrameError> {
         let rest = &self.bytes[self.taken..];
         let Some((count, rest)) = rest.split_first_chunk::<COUNT_BYTES>() else { return Ok(None) };
         let count = u32::from_le_bytes(*count) as usize;

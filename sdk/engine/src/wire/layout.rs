@@ -93,7 +93,16 @@ impl KvLayout {
 }
 
 members!(KvLayout {
-    blocks, block_tokens, layers, planes, kv_heads, head_dim, element, tp_size, order, head_order
+    blocks,
+    block_tokens,
+    layers,
+    planes,
+    kv_heads,
+    head_dim,
+    element,
+    tp_size,
+    order,
+    head_order
 });
 codes!(Planes, "kind of planes": 1 => Planes::KeyValue, 2 => Planes::Latent);
 codes!(Order, "order of the slab":
