@@ -1,5 +1,7 @@
 //! The KV link between real processes.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod attaching;
 mod bounds;
 mod deaths;
