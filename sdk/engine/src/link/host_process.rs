@@ -21,8 +21,9 @@ impl HostProcess {
         Self(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()))
     }
 
-    /// Whether it is known to have ended, so that nothing of it writes into the slab.
-    pub(super) fn is_gone(&self) -> bool {
-        self.0.as_ref().is_some_and(|process| wait_readable(process, DYING_MS).unwrap_or(false))
+    /// Whether it is known to have ended, so that nothing of it writes into the slab. One that may be dying is waited for.
+    pub(super) fn is_gone(&self, may_be_dying: bool) -> bool {
+        let wait_ms = if may_be_dying { DYING_MS } else { 0 };
+        self.0.as_ref().is_some_and(|process| wait_readable(process, wait_ms).unwrap_or(false))
     }
 }

@@ -41,6 +41,8 @@ impl EngineLink {
         let clock: Arc<dyn Clock> = Arc::new(Monotonic::default());
         let shared = Arc::new(Shared::new(socket.into(), engine, slab, settings, clock));
         let first = shared.attach_within(Some(settings.attach_ms))?;
+        // Before anybody can drop this: what is said until then is sent, and then the goodbye.
+        shared.enter(&first);
         let (running, session) = (Arc::clone(&shared), first.clone());
         let thread = std::thread::Builder::new()
             .name("sluice-link".to_owned())

@@ -109,7 +109,7 @@ impl Shared {
         Ok(Session { connection, host, welcome, send_wait: Duration::from_millis(self.settings.send_ms) })
     }
 
-    /// The thread's life.
+    /// The thread's life, from a first session that was entered.
     pub(super) fn run(&self, first: Session) {
         let mut session = first;
         while let Some(next) = self.once(&session) {
@@ -120,22 +120,24 @@ impl Shared {
 
     /// One session, and then the next one, if there is to be any.
     fn once(&self, session: &Session) -> Option<Session> {
-        if !self.enter(session) {
-            return None;
-        }
         let why = self.serve(session);
         self.lock().current = None;
         self.changed.notify_all();
         if self.lock().is_stopping {
             return None;
         }
-        let is_host_gone = session.host.is_gone();
+        let is_host_gone = session.host.is_gone(why == LinkEnd::Closed);
         self.events.push(Event::Detached { session: session.number(), why, is_host_gone }).ok()?;
         if !self.settings.reattach {
             return None;
         }
         match self.attach_within(None) {
-            Ok(next) => self.events.push(Event::Attached(next.clone())).ok().map(|()| next),
+            Ok(next) if self.enter(&next) => {
+                // Who stops meanwhile has said goodbye to it, and that is still to be sent.
+                let _ = self.events.push(Event::Attached(next.clone()));
+                Some(next)
+            }
+            Ok(_) => None,
             Err(error) => {
                 let _ = self.events.push(Event::GaveUp(error));
                 None
@@ -157,7 +159,8 @@ impl Shared {
         })
     }
 
-    fn enter(&self, session: &Session) -> bool {
+    /// Makes it the one that stopping ends; says no if it is too late for that.
+    pub(super) fn enter(&self, session: &Session) -> bool {
         let mut state = self.lock();
         if state.is_stopping {
             session.connection.end(LinkEnd::Ended(LEAVES.to_owned()));

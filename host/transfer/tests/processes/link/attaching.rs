@@ -67,8 +67,8 @@ fn one_byte_at_a_time_is_as_good() {
 fn a_rank_is_attached_once_and_again_when_the_first_is_gone() {
     let host = Host::new(Settings::default());
     let next = || {
-        let events = std::iter::repeat_with(|| host.event());
-        events.skip_while(|event| matches!(event, LinkEvent::Refused { .. })).next().unwrap()
+        let mut events = std::iter::repeat_with(|| host.event());
+        events.find(|event| !matches!(event, LinkEvent::Refused { .. })).unwrap()
     };
     let (first, _) = EngineLink::attach(&host.socket, engine(1), slab(), quick()).unwrap();
     let attached = host.attached();

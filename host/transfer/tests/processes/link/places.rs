@@ -35,6 +35,14 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert!(path.exists());
     drop(bind(&path).unwrap());
 
+    // Another host is about to listen: it found nobody, and has not bound yet.
+    let mut lock = path.clone().into_os_string();
+    lock.push(".lock");
+    let lock = std::fs::File::open(lock).unwrap();
+    lock.try_lock().unwrap();
+    assert!(matches!(bind(&path), Err(BindError::InUse { .. })));
+    drop(lock);
+
     std::fs::write(&path, "precious").unwrap();
     assert!(matches!(bind(&path), Err(BindError::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
