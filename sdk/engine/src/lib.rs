@@ -64,9 +64,10 @@
 //!         Event::Host(ToEngine::Completed { attempt }) => { /* decode from the blocks of this attempt */ }
 //!         Event::Host(ToEngine::Failed { attempt, reason }) => { /* compute the prompt instead */ }
 //!         Event::Host(_) => {}
-//!         // The host is gone: what was to come is computed here, what was held is free. The engine goes on.
+//!         // The engine goes on: what was to come is computed here. Blocks stay as they are for now.
 //!         Event::Detached { .. } | Event::Waiting(_) => {}
-//!         Event::Attached(next) => session = next,
+//!         Event::HostGone { .. } => { /* all blocks are the engine's own */ }
+//!         Event::Attached(next) => session = next, // they are now, at the latest
 //!         Event::GaveUp(error) => return Err(error.into()),
 //!     }
 //! }

@@ -134,7 +134,7 @@ fn a_host_that_will_not_have_it_again_is_the_last_event() {
         assert!(matches!(next(), Ok(Event::Host(ToEngine::Completed { .. }))));
         let detached = next();
         assert!(
-            matches!(&detached, Ok(Event::Detached { session: 4, why: LinkEnd::Left(why), is_host_gone: false })
+            matches!(&detached, Ok(Event::Detached { session: 4, why: LinkEnd::Left(why) })
                 if why == "go"),
             "{detached:?}"
         );

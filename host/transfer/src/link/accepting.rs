@@ -49,11 +49,9 @@ impl Host {
                         self.welcome_in(scope, socket);
                     }
                     Ok(None) => {}
-                    Err(error) if self.registry.stops_within(Duration::from_millis(ACCEPT_PAUSE_MS)) => {
-                        let _ = error;
-                    }
                     Err(error) => {
-                        if !std::mem::replace(&mut was_refused, true) {
+                        let is_over = self.registry.stops_within(Duration::from_millis(ACCEPT_PAUSE_MS));
+                        if !is_over && !std::mem::replace(&mut was_refused, true) {
                             self.tell(LinkEvent::NotAccepting(error.kind()));
                         }
                     }

@@ -84,7 +84,7 @@ fn engine(socket: &str, id: u128) -> Result<(), Box<dyn Error>> {
                 slab.read(5 * BLOCK_BYTES, &mut first)?;
                 println!("arrived {rect:?} {:x}", first[0]);
             }
-            Some(Event::Detached { is_host_gone, .. }) => println!("detached, host gone: {is_host_gone}"),
+            Some(Event::Detached { .. }) => println!("detached"),
             Some(Event::Attached(_)) => println!("attached again"),
             Some(event) => println!("{event:?}"),
             None => {}

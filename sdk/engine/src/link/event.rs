@@ -11,21 +11,24 @@ pub enum Event {
     /// The host said something.
     Host(ToEngine),
     /// The host is gone, or the connection to it. All holds and transfers of the session are over, and what was to
-    /// come must be computed. Blocks of holds are the engine's again. Blocks of receives that were neither completed
-    /// nor freed are so if the host's process is gone; else a copy may still land in them until the next
-    /// [`Event::Attached`]: a host lets an engine attach again only when it has no mapping of the slab left. The link
-    /// goes on trying to attach.
+    /// come must be computed. Blocks that were named to the host and not given back stay as they are until
+    /// [`Event::HostGone`] or [`Event::Attached`]: a host that lives may still copy into them, or from them to others.
     Detached {
         /// Which session.
         session: u64,
         /// Why.
         why: LinkEnd,
-        /// Whether the host's process is known to have ended.
-        is_host_gone: bool,
+    },
+    /// The host's process has ended: all blocks are the engine's own. Not said where it cannot be seen from here (it is
+    /// in another PID namespace), or when the engine is attached again first.
+    HostGone {
+        /// Whose blocks.
+        session: u64,
     },
     /// A try to attach again failed. Said of the first of a row.
-    Waiting(AttachError),
-    /// Attached again; nothing of an earlier session can land in the slab any more. Say everything through this session from here on.
+    Waiting(String),
+    /// Attached again, and all blocks are the engine's own: a host lets a rank in again only when it has no mapping of
+    /// its slab left. Say everything through this session from here on.
     Attached(Session),
     /// The host will not have this engine again. The last event.
     GaveUp(AttachError),

@@ -6,9 +6,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::transport::{peer_process, wait_readable};
 
-/// How long a host that closed its socket may take to be gone, in milliseconds: a process that dies closes its sockets
-/// first and gives its memory back then.
-const DYING_MS: u64 = 1_000;
+/// How long a host that closed its socket may take to be gone, in milliseconds, where nothing else is waited for: a
+/// process that dies closes its sockets first and gives its memory back then.
+pub(super) const DYING_MS: u64 = 1_000;
 
 /// The process at the other end of a socket, if it can be seen from here: not from another PID namespace.
 #[derive(Debug)]
@@ -21,9 +21,8 @@ impl HostProcess {
         Self(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()))
     }
 
-    /// Whether it is known to have ended, so that nothing of it writes into the slab. One that may be dying is waited for.
-    pub(super) fn is_gone(&self, may_be_dying: bool) -> bool {
-        let wait_ms = if may_be_dying { DYING_MS } else { 0 };
+    /// Whether it is known to have ended, so that nothing of it touches the slab.
+    pub(super) fn is_gone_within(&self, wait_ms: u64) -> bool {
         self.0.as_ref().is_some_and(|process| wait_readable(process, wait_ms).unwrap_or(false))
     }
 }

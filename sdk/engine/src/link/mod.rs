@@ -40,7 +40,7 @@ impl EngineLink {
     ) -> Result<(Self, Session), AttachError> {
         let clock: Arc<dyn Clock> = Arc::new(Monotonic::default());
         let shared = Arc::new(Shared::new(socket.into(), engine, slab, settings, clock));
-        let first = shared.attach_within(Some(settings.attach_ms))?;
+        let first = shared.attach_first(settings.attach_ms)?;
         // Before anybody can drop this: what is said until then is sent, and then the goodbye.
         shared.enter(&first);
         let (running, session) = (Arc::clone(&shared), first.clone());

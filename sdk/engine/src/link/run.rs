@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::attach::{AttachError, Engine, Settings, attach};
 use super::event::Event;
-use super::host_process::HostProcess;
+use super::host_process::{DYING_MS, HostProcess};
 use super::session::Session;
 use crate::slab::Slab;
 use crate::transport::{Clock, Connection, LEAVE_MS, LinkEnd, Pace, Queue, Until};
@@ -71,24 +71,41 @@ impl Shared {
         }
     }
 
-    /// Until attached, stopped, refused for good, or out of time: no try begins after that.
-    pub(super) fn attach_within(&self, limit_ms: Option<u64>) -> Result<Session, AttachError> {
-        let whole = limit_ms.map(|ms| Until::after(self.clock.as_ref(), ms));
-        let left_ms = || whole.map_or(u64::MAX, Until::left_ms);
+    /// For the first time. No try begins after `limit_ms`.
+    pub(super) fn attach_first(&self, limit_ms: u64) -> Result<Session, AttachError> {
+        let whole = Until::after(self.clock.as_ref(), limit_ms);
+        self.attach_while(|_| whole.left_ms())
+    }
+
+    /// For as long as it takes, and says meanwhile what becomes of the former host.
+    fn attach_again(&self, former: &Session) -> Result<Session, AttachError> {
+        let session = former.number();
+        let (mut is_gone, mut is_told) = (false, false);
+        self.attach_while(|error| {
+            // Who takes no events any more is stopping, which the next pause sees.
+            if !is_gone && former.host.is_gone_within(0) {
+                is_gone = true;
+                let _ = self.events.push(Event::HostGone { session });
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                let _ = self.events.push(Event::Waiting(error.to_string()));
+            }
+            u64::MAX
+        })
+    }
+
+    /// Until attached, stopped, refused for good, or there is no time left: `left_ms` is asked after each failure.
+    fn attach_while(&self, mut left_ms: impl FnMut(&AttachError) -> u64) -> Result<Session, AttachError> {
         let mut pause_ms = FIRST_PAUSE_MS;
-        let mut is_told = limit_ms.is_some();
         loop {
             let error = match self.attach_once() {
                 Ok(session) => return Ok(session),
-                Err(error) if !error.is_passing() || left_ms() == 0 => return Err(error),
-                Err(error) => error,
+                Err(error) if error.is_passing() => error,
+                Err(error) => return Err(error),
             };
-            if self.pause(pause_ms.min(left_ms())) {
+            let left_ms = left_ms(&error);
+            if left_ms == 0 || self.pause(pause_ms.min(left_ms)) {
                 return Err(error);
-            }
-            if !std::mem::replace(&mut is_told, true) {
-                // Who polls no more is stopping, which the next pause sees.
-                let _ = self.events.push(Event::Waiting(error));
             }
             pause_ms = (pause_ms * 2).min(LONGEST_PAUSE_MS);
         }
@@ -126,12 +143,14 @@ impl Shared {
         if self.lock().is_stopping {
             return None;
         }
-        let is_host_gone = session.host.is_gone(why == LinkEnd::Closed);
-        self.events.push(Event::Detached { session: session.number(), why, is_host_gone }).ok()?;
+        self.events.push(Event::Detached { session: session.number(), why }).ok()?;
         if !self.settings.reattach {
+            if session.host.is_gone_within(DYING_MS) {
+                let _ = self.events.push(Event::HostGone { session: session.number() });
+            }
             return None;
         }
-        match self.attach_within(None) {
+        match self.attach_again(session) {
             Ok(next) if self.enter(&next) => {
                 // Who stops meanwhile has said goodbye to it, and that is still to be sent.
                 let _ = self.events.push(Event::Attached(next.clone()));

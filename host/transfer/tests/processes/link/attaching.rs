@@ -129,11 +129,11 @@ fn a_host_that_goes_is_survived_and_found_again() {
     drop(listener);
     let event = engine_event(&link);
     assert!(
-        matches!(&event, Event::Detached { session, why: LinkEnd::Left(why), is_host_gone: false }
+        matches!(&event, Event::Detached { session, why: LinkEnd::Left(why) }
             if *session == first.number() && why.contains("going away")),
         "{event:?}"
     );
-    assert!(matches!(engine_event(&link), Event::Waiting(AttachError::NoHost { .. })));
+    assert!(matches!(engine_event(&link), Event::Waiting(_)));
     let attempt = Attempt { id: TransferId(1), epoch: Epoch(1) };
     assert_eq!(first.abort(attempt), Err(SendError::Over));
 

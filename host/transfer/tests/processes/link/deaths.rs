@@ -71,11 +71,19 @@ fn a_killed_host_is_survived_by_its_engines_and_known_to_be_gone() {
     host.kill();
     let event = engine_event(&link);
     assert!(
-        matches!(event, Event::Detached { session, why: LinkEnd::Closed, is_host_gone: true }
+        matches!(event, Event::Detached { session, why: LinkEnd::Closed }
             if session == first.number()),
         "{event:?}"
     );
-    assert!(matches!(engine_event(&link), Event::Waiting(_)));
+    // Its process ends behind its socket, so either may come first.
+    let next = || match engine_event(&link) {
+        Event::HostGone { session } if session == first.number() => "gone",
+        Event::Waiting(_) => "waiting",
+        other => panic!("{other:?}"),
+    };
+    let mut both = [next(), next()];
+    both.sort_unstable();
+    assert_eq!(both, ["gone", "waiting"]);
     let mut byte = [0];
     slab.read(0, &mut byte).unwrap();
     assert_eq!(byte, [7]);
@@ -107,6 +115,6 @@ fn a_stopped_engine_is_dead_and_attaches_again_when_it_goes_on() {
     );
     signal(&peer, Signal::CONT);
     assert!(host.attached().session > first);
-    assert_eq!(peer.line(), "detached, host gone: false");
+    assert_eq!(peer.line(), "detached");
     assert_eq!(peer.line(), "attached again");
 }
