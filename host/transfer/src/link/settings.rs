@@ -18,7 +18,7 @@ pub struct Settings {
     pub handshake_ms: u64,
     /// Engines at a time, at most [`MAX_ENGINES`].
     pub max_engines: usize,
-    /// Events that wait to be taken, of all engines together. While it is full nothing is read from engines, and
+    /// Events that wait to be taken, of all engines together: 200 KB each at their longest. While it is full nothing is read from engines, and
     /// theirs fill up.
     pub events: usize,
     /// Holds and transfers of one engine that the layer above keeps: told to engines.
@@ -34,7 +34,7 @@ impl Default for Settings {
             pace: Pace { ping_ms: 2_000, silence_ms: 10_000 },
             handshake_ms: 2_000,
             max_engines: MAX_ENGINES,
-            events: 8_192,
+            events: 1_024,
             max_open: 8_192,
             other_uids: Vec::new(),
         }

@@ -41,7 +41,7 @@ pub struct Settings {
     pub try_ms: u64,
     /// For room to send, in milliseconds.
     pub send_ms: u64,
-    /// Events that wait to be polled.
+    /// Events that wait to be polled: at their longest, which hosts send rarely, 200 KB each.
     pub events: usize,
     /// Whether to attach again when the host is gone.
     pub reattach: bool,
@@ -50,7 +50,7 @@ pub struct Settings {
 impl Default for Settings {
     /// A host that starts needs some seconds; an engine's step must not wait long for one that is stuck.
     fn default() -> Self {
-        Self { attach_ms: 30_000, try_ms: 2_000, send_ms: 100, events: 4_096, reattach: true }
+        Self { attach_ms: 30_000, try_ms: 2_000, send_ms: 100, events: 1_024, reattach: true }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::wire::MAX_FRAME_BYTES;
 pub const MAX_QUEUED_FRAMES: usize = 8_192;
 
 /// Bytes that wait for one peer: 60 transfers of the longest prompts, registered at once.
-pub const MAX_QUEUED_BYTES: usize = 8 << 20;
+pub const MAX_QUEUED_BYTES: usize = 12 << 20;
 
 /// Bytes that one write call is offered; more would only be held twice.
 const WRITE_BYTES: usize = 64 << 10;

@@ -156,7 +156,7 @@ impl Wire for Vec<super::BlockRef> {
 
     /// Nothing is allocated for items that the bytes cannot hold.
     fn take(from: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        const BLOCK_BYTES: usize = 8;
+        const BLOCK_BYTES: usize = 4 + 8;
         let count = u32::take(from)? as usize;
         if count > MAX_BLOCKS {
             return Err(DecodeError::TooMany { what: "blocks", count, limit: MAX_BLOCKS });

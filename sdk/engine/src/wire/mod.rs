@@ -51,7 +51,7 @@ pub const MAGIC: [u8; 8] = *b"sluiceKL";
 pub const MAX_BLOCKS: usize = 16_384;
 
 /// Bytes of one frame, its count excluded: a hold of [`MAX_BLOCKS`] blocks, with room for the rest of it.
-pub const MAX_FRAME_BYTES: usize = MAX_BLOCKS * 8 + 4_096;
+pub const MAX_FRAME_BYTES: usize = MAX_BLOCKS * 12 + 4_096;
 
 /// Bytes of one text: a sentence that says what, where and what to do; or the name of a model.
 pub const MAX_TEXT_BYTES: usize = 512;

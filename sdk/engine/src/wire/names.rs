@@ -35,7 +35,7 @@ pub struct BlockRef {
     /// Which block of the slab.
     pub index: u32,
     /// Which use of it.
-    pub generation: u32,
+    pub generation: u64,
 }
 
 /// Who moves the bytes.

@@ -9,7 +9,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn blocks() -> impl Strategy<Value = Vec<BlockRef>> {
-    let block = any::<(u32, u32)>().prop_map(|(index, generation)| BlockRef { index, generation });
+    let block = any::<(u32, u64)>().prop_map(|(index, generation)| BlockRef { index, generation });
     prop::collection::vec(block, 0..40)
 }
 
