@@ -52,7 +52,7 @@ lint: setup ## Format, clippy and docs, warnings are errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-	cargo package -p sluice-policy-sdk --allow-dirty --no-verify --quiet
+	cargo package -p sluice-policy-sdk -p sluice-engine-sdk --allow-dirty --no-verify --quiet
 
 .PHONY: deny
 deny: ## Licences, bans and sources of all dependencies (installs cargo-deny if missing)
@@ -119,7 +119,7 @@ soak: build ## 1,000,000 requests, one in 100 spoilt, engines killed (15 minutes
 
 FUZZ_SECONDS ?= 600
 .PHONY: fuzz
-fuzz: guests ## Client and upstream JSON, SSE, WASM, settings and verdicts, 10 minutes each; FUZZ_SECONDS=5 for trying
+fuzz: guests ## Client and upstream JSON, SSE, WASM, settings, verdicts and the KV link, 10 minutes each; FUZZ_SECONDS=5 for trying
 	@command -v c++ >/dev/null || bash tests/setup/debian-package.sh g++
 	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tests/fuzz/instrumented-rustc.sh cargo build --profile fuzz --quiet -p sluice-fuzz --features libfuzzer --bin fuzz
 	bash tests/fuzz/run.sh $(CARGO_TARGET_DIR)/fuzz/fuzz $(CARGO_TARGET_DIR)/fuzz-found $(FUZZ_SECONDS) $(FUZZ_TARGETS)

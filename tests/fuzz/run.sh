@@ -8,7 +8,7 @@ binary=$(realpath "$1") dir=$(realpath -m "$2") seconds=$3
 shift 3
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(client_json upstream_json sse wasm settings verdicts)
+[ ${#targets[@]} -gt 0 ] || targets=(client_json upstream_json sse wasm settings verdicts link_wire)
 for target in "${targets[@]}"; do
   mkdir -p "$dir/$target/corpus" "$dir/$target/found"
   seeds=("$here/seeds/$target")
@@ -21,7 +21,7 @@ for target in "${targets[@]}"; do
       dictionary=$here/wasm.dict bytes=65536
       ;;
     settings) dictionary=$here/settings.dict ;;
-    verdicts) dictionary=$here/numbers.dict ;;
+    verdicts | link_wire) dictionary=$here/numbers.dict ;;
   esac
   printf 'fuzz %s for %s s\n' "$target" "$seconds"
   log=$dir/$target/log

@@ -1,8 +1,10 @@
 //! The KV transfer core: moves KV blocks between the memory of engines.
 //!
-//! [`protocol`] decides, [`layout`] says which bytes, [`memory`] owns them, [`fabric`] copies.
+//! [`protocol`] decides, [`layout`] says which bytes, [`memory`] owns them, [`fabric`] copies. Engines attach by the
+//! [`link`].
 
 pub mod fabric;
 pub mod layout;
+pub mod link;
 pub mod memory;
 pub mod protocol;

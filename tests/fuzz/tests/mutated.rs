@@ -14,6 +14,7 @@ const WASM_INPUTS: usize = 1_500;
 /// Each is loaded with a policy of its own.
 const SETTINGS_INPUTS: usize = 600;
 const VERDICT_INPUTS: usize = 20_000;
+const LINK_INPUTS: usize = 50_000;
 
 /// Of all inputs, one in so many at least must be more than garbage, or little is tested.
 const GARBAGE_AT_MOST: usize = 20;
@@ -94,4 +95,9 @@ fn settings() {
 #[test]
 fn verdicts() {
     run(sluice_fuzz::verdicts::check, "verdicts", VERDICT_INPUTS, mutate::NUMBERS, &[]);
+}
+
+#[test]
+fn link_wire() {
+    run(sluice_fuzz::link_wire::check, "link_wire", LINK_INPUTS, mutate::NUMBERS, &[]);
 }

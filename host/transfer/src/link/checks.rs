@@ -1,0 +1,115 @@
+//! Whether what an engine says can be, by its own layout. Pure. What it means for a transfer others decide.
+
+use sluice_engine_sdk::wire::{BlockRef, Grid, MAX_BLOCKS, Subject, ToHost};
+
+use crate::layout::KvLayout;
+
+/// What is wrong with a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// A hold or transfer that cannot be: it is refused, the rest goes on.
+    Description(Subject, String),
+    /// A report that no working engine makes: nothing else it says can be trusted.
+    Report(String),
+}
+
+pub(super) fn check(message: &ToHost, layout: &KvLayout) -> Result<(), Wrong> {
+    match message {
+        ToHost::Hold { hold } => describes(hold.grid, &hold.blocks, layout)
+            .map_err(|text| Wrong::Description(Subject::Hold(hold.id), text)),
+        ToHost::Receive { receive } => describes(receive.grid, &receive.blocks, layout)
+            .map_err(|text| Wrong::Description(Subject::Receive(receive.attempt), text)),
+        ToHost::Ready { rect, .. } => {
+            let fits = u32::from(rect.end_layer) <= layout.layers && rect.end as usize <= MAX_BLOCKS;
+            if fits && !rect.is_empty() {
+                return Ok(());
+            }
+            Err(Wrong::Report(format!("ready is {rect:?}, of {} layers", layout.layers)))
+        }
+        ToHost::Filled { .. }
+        | ToHost::Renew { .. }
+        | ToHost::Release { .. }
+        | ToHost::Abort { .. }
+        | ToHost::Confirmed { .. } => Ok(()),
+    }
+}
+
+fn describes(grid: Grid, blocks: &[BlockRef], layout: &KvLayout) -> Result<(), String> {
+    let positions = 1..=MAX_BLOCKS as u32;
+    if !positions.contains(&grid.positions) || !(1..=layout.layers).contains(&grid.layers.into()) {
+        return Err(format!("{grid:?}, of at most {MAX_BLOCKS} positions and {} layers", layout.layers));
+    }
+    let mut indexes: Vec<u32> = blocks.iter().map(|block| block.index).collect();
+    indexes.sort_unstable();
+    match (indexes.last(), indexes.windows(2).find(|pair| pair[0] == pair[1])) {
+        (None, _) => Err("no blocks".to_owned()),
+        (Some(last), _) if *last >= layout.blocks => {
+            Err(format!("block {last} of a slab of {} blocks", layout.blocks))
+        }
+        (_, Some(pair)) => Err(format!("block {} is named twice", pair[0])),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_engine_sdk::wire::{NewHold, Rect, TransferId};
+
+    use super::*;
+    use crate::layout::{Element, HeadOrder, Order, Planes};
+
+    const LAYOUT: KvLayout = KvLayout {
+        blocks: 8,
+        block_tokens: 4,
+        layers: 2,
+        planes: Planes::KeyValue,
+        kv_heads: 1,
+        head_dim: 16,
+        element: Element::Bf16,
+        tp_size: 1,
+        order: Order::BlockLayerPlane,
+        head_order: HeadOrder::HeadsOutermost,
+    };
+
+    #[test]
+    fn a_description_names_blocks_of_the_slab_once_and_layers_that_there_are() {
+        let cases = [
+            (2, 2, vec![0, 7], None),
+            (1, 1, vec![3], None),
+            (2, 2, vec![0, 8], Some("block 8 of a slab of 8 blocks")),
+            (2, 2, vec![4, 1, 4], Some("block 4 is named twice")),
+            (1, 2, vec![], Some("no blocks")),
+            (0, 2, vec![1], Some("Grid")),
+            (1, 0, vec![1], Some("Grid")),
+            (1, 3, vec![1], Some("Grid")),
+            (MAX_BLOCKS as u32 + 1, 1, vec![1], Some("Grid")),
+        ];
+        for (positions, layers, indexes, wrong) in cases {
+            let blocks = indexes.into_iter().map(|index| BlockRef { index, generation: 1 }).collect();
+            let (id, grid) = (TransferId(1), Grid { positions, layers });
+            let hold = NewHold { id, grid, blocks, fill_ms: 1, ttl_ms: 1, renewable: true, margin_ms: 0 };
+            match (check(&ToHost::Hold { hold }, &LAYOUT), wrong) {
+                (Ok(()), None) => {}
+                (Err(Wrong::Description(Subject::Hold(TransferId(1)), text)), Some(part))
+                    if text.contains(part) => {}
+                (checked, wrong) => panic!("{checked:?} for {wrong:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn readiness_is_of_something() {
+        let whole = Grid { positions: 4, layers: 2 }.whole();
+        let ready = |rect| check(&ToHost::Ready { id: TransferId(1), rect }, &LAYOUT);
+        assert_eq!(ready(whole), Ok(()));
+        for rect in [
+            Rect { end: 0, ..whole },
+            Rect { first: 4, ..whole },
+            Rect { first_layer: 2, ..whole },
+            Rect { end_layer: 3, ..whole },
+            Rect { end: u32::MAX, ..whole },
+        ] {
+            assert!(matches!(ready(rect), Err(Wrong::Report(_))), "{rect:?}");
+        }
+    }
+}
