@@ -6,7 +6,7 @@ use crate::Worker;
 /// One worker drawn in proportion to its weight: twice the weight, twice as often. Weights that are not above
 /// zero are never drawn.
 ///
-/// Stable as [`least`] is: the same seed draws the same worker, and a worker that joins, leaves or changes its
+/// Stable as [`least`](super::least) is: the same seed draws the same worker, and a worker that joins, leaves or changes its
 /// weight moves only the conversations that it wins or loses.
 ///
 /// ```
@@ -34,7 +34,7 @@ pub fn weighted<'a>(
 /// e times as likely (a softmax of `-cost / softness`).
 ///
 /// Several hosts that see the same figures then do not all run to the same worker, and one that was measured
-/// as slow is tried again. A softness that is not above zero draws as [`least`] does. Stable as [`weighted`] is.
+/// as slow is tried again. A softness that is not above zero draws as [`least`](super::least) does. Stable as [`weighted`] is.
 pub fn softly<'a>(
     seed: u64,
     workers: impl IntoIterator<Item = Worker<'a>>,

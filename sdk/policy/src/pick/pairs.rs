@@ -4,7 +4,7 @@ use super::Least;
 use crate::{Facts, Worker};
 
 /// The prefill worker of least cost that some decode worker can take KV blocks from, and the decode worker of
-/// least cost that can take them. Both as [`least`] picks; draining workers are left out.
+/// least cost that can take them. Both as [`least`](super::least) picks; draining workers are left out.
 ///
 /// ```
 /// use sluice_policy_sdk::testing::{FactsBuilder, WorkerSpec, decode, prefill};
