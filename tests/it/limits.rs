@@ -130,3 +130,14 @@ async fn a_member_repeated_without_end_is_refused() {
     assert_eq!(refused.json()["error"]["code"], "invalid_json", "{}", refused.text());
     assert_eq!(engine.seen().len(), 0);
 }
+
+/// The table of open files does not grow under requests: each time it does, the thread that opens one waits for all CPUs.
+#[tokio::test]
+async fn there_is_room_for_descriptors_from_the_start() {
+    const CLIENTS: usize = 512;
+    let engine = obedient().await;
+    let mut host = with_server_lines(&engine, &format!("max_in_flight = {CLIENTS}")).await;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", host.process().pid().unwrap())).unwrap();
+    let room = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+    assert!(room.trim().parse::<usize>().unwrap() >= 2 * CLIENTS, "{room}");
+}

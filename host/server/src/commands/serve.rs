@@ -326,11 +326,21 @@ fn want_descriptors(wanted: usize) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let now = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    grow_descriptor_table(now.map_or(wanted as u64, |now| now.min(wanted as u64)));
     if let Some(now) = now.filter(|now| *now < wanted as u64) {
         tracing::warn!(
             "this process may open {now} files, but server.max_in_flight may need {wanted}: raise the limit \
              (ulimit -n, LimitNOFILE) or lower max_in_flight"
         );
+    }
+}
+
+/// The kernel's table of open files grows by doubling, and where threads share it each step waits for all CPUs (10 ms were
+/// seen), on the thread that opened one too many. Here it grows once, before requests come.
+fn grow_descriptor_table(to: u64) {
+    if let Ok(highest) = i32::try_from(to.saturating_sub(1)) {
+        // Closed at once. Refused: the table grows when it must.
+        drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), highest));
     }
 }
 
