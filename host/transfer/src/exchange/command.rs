@@ -10,7 +10,9 @@ use super::limits::{MAX_COMMANDS, MAX_ENGINES};
 use crate::fabric::OpenError;
 use crate::layout::{LayoutError, Mismatch};
 use crate::protocol::limits::MAX_LINKS;
-use crate::protocol::{Attempt, BlockRef, Direction, Peer, Rank, Rect, Refused, RenewRefused, TransferId, Verb};
+use crate::protocol::{
+    Attempt, BlockRef, Direction, Peer, Rank, Rect, Refused, RenewRefused, TransferId, Verb,
+};
 
 /// Blocks of an engine that are to be kept for a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]

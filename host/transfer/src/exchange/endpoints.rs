@@ -80,28 +80,30 @@ impl Endpoint {
 }
 
 impl Endpoints {
-    /// The endpoint between two engines, opened if there is none.
+    /// The endpoint between a source and a sink, opened if there is none.
     pub fn open(
         &mut self,
         fabric: &dyn HostFabric,
-        (one, engine): (Peer, &Engine),
-        (other, other_engine): (Peer, &Engine),
+        (source, source_engine): (Peer, &Engine),
+        (sink, sink_engine): (Peer, &Engine),
     ) -> Result<&Endpoint, NoEndpoint> {
-        let sides = ordered(one, other);
-        let (low, high) = if sides.0 == one { (engine, other_engine) } else { (other_engine, engine) };
+        let sides = ordered(source, sink);
         if !self.open.contains_key(&sides) {
-            let up = Pair::new(low.geometry, high.geometry).map_err(NoEndpoint::Mismatch)?;
-            let down = Pair::new(high.geometry, low.geometry).map_err(NoEndpoint::Mismatch)?;
-            let pairs = (Arc::new(up), Arc::new(down));
+            let (from, to) = (source_engine.geometry, sink_engine.geometry);
+            // The way that is wanted comes first, since a refusal names both sides.
+            let forth = Arc::new(Pair::new(from, to).map_err(NoEndpoint::Mismatch)?);
+            let back = Arc::new(Pair::new(to, from).map_err(NoEndpoint::Mismatch)?);
+            let pairs = if sides.0 == source { (forth, back) } else { (back, forth) };
             let endpoint = Endpoint { key: Key(self.keys), sides, pairs, closing: false };
             self.keys += 1;
             let reach = |local: &Engine, remote: &Engine| Reach {
                 local: local.slabs.clone(),
                 remote: remote.slabs.clone(),
             };
-            let first = endpoint.posts_of(sides.0);
-            fabric.open_peer(first, reach(low, high)).map_err(NoEndpoint::Open)?;
-            if let Err(refused) = fabric.open_peer(endpoint.posts_of(sides.1), reach(high, low)) {
+            let first = endpoint.posts_of(source);
+            fabric.open_peer(first, reach(source_engine, sink_engine)).map_err(NoEndpoint::Open)?;
+            let second = fabric.open_peer(endpoint.posts_of(sink), reach(sink_engine, source_engine));
+            if let Err(refused) = second {
                 // Nothing was posted by the first, so nothing keeps it from closing.
                 let _ = fabric.close_peer(first, Duration::ZERO);
                 return Err(NoEndpoint::Open(refused));

@@ -135,6 +135,9 @@ impl fmt::Debug for Attaching {
 impl fmt::Debug for Engine {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { transfers, leaving, .. } = self;
-        out.debug_struct("Engine").field("transfers", transfers).field("leaving", leaving).finish_non_exhaustive()
+        out.debug_struct("Engine")
+            .field("transfers", transfers)
+            .field("leaving", leaving)
+            .finish_non_exhaustive()
     }
 }

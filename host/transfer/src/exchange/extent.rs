@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::layout::{Blocks, Pair, Part, PartError, Plan, RankLink};
 use crate::fabric::MAX_POST_COPIES;
+use crate::layout::{Blocks, Pair, Part, PartError, Plan, RankLink};
 use crate::protocol::{BlockRef, Grid, Rect};
 
 /// The tokens of a transfer, cut into positions. Both sides name the same.
@@ -186,7 +186,7 @@ mod tests {
             assert!((1..=MAX_POST_COPIES as u64).contains(&plan.runs()));
             (runs, bytes, parts) = (runs + plan.runs(), bytes + plan.bytes(), parts + 1);
         }
-        assert_eq!((runs, bytes), (9 * 2 << 18, 9 * 2 << 18));
+        assert_eq!((runs, bytes), (18 << 18, 18 << 18));
         assert!(parts > 4, "{parts} parts");
     }
 

@@ -88,8 +88,16 @@ impl FlowFigures {
     }
 
     fn add(&mut self, other: &Self) {
-        let Self { bytes, bytes_while_filling, operations, failed, queued, runs_before, runs, deadline_misses } =
-            other;
+        let Self {
+            bytes,
+            bytes_while_filling,
+            operations,
+            failed,
+            queued,
+            runs_before,
+            runs,
+            deadline_misses,
+        } = other;
         self.bytes += bytes;
         self.bytes_while_filling += bytes_while_filling;
         self.operations += operations;

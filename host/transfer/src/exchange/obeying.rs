@@ -83,7 +83,7 @@ impl Exchange {
         let (sink, source) = (of(peer)?, of(from)?);
         let grid = sink.grid(extent)?;
         sink.check(extent, &blocks, first_token)?;
-        let endpoint = self.endpoints.open(&*self.fabric, (peer, sink), (from, source))?;
+        let endpoint = self.endpoints.open(&*self.fabric, (from, source), (peer, sink))?;
         let feed = Feed { peer: from, key: endpoint.key, links: links(endpoint, from)? };
         let place = Arc::new(Place::new(&blocks, first_token));
         let new = NewSink {

@@ -32,7 +32,8 @@ impl Queue {
     /// Takes a peer's place and puts its command, both or neither.
     pub fn put_attach(&self, peer: Peer, command: Command) -> Result<(), AttachError> {
         let mut state = self.lock();
-        let lives = state.peers.range(Peer { incarnation: 0, ..peer }..=Peer { incarnation: u64::MAX, ..peer });
+        let lives =
+            state.peers.range(Peer { incarnation: 0, ..peer }..=Peer { incarnation: u64::MAX, ..peer });
         match lives.last() {
             Some(last) if *last == peer => return Err(AttachError::Attached),
             Some(last) if *last > peer => return Err(AttachError::Older { later: last.incarnation }),

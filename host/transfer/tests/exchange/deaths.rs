@@ -76,7 +76,10 @@ fn aftermath(world: &mut World, job: &Job, victim_is_sink: Option<bool>, seed: u
     scribble(&world.decode);
     let before = (all_bytes(&world.prefill), all_bytes(&world.decode));
     (0..100).for_each(|_| world.step());
-    assert!(before == (all_bytes(&world.prefill), all_bytes(&world.decode)), "seed {seed}: a late write landed");
+    assert!(
+        before == (all_bytes(&world.prefill), all_bytes(&world.decode)),
+        "seed {seed}: a late write landed"
+    );
 }
 
 fn die_at(seed: u64) -> Option<Reason> {
@@ -162,8 +165,8 @@ fn engines_die_under_copy_threads() {
         world.handle.detach(victim).unwrap();
         aftermath(&mut world, &job, Some(victim_is_sink), seed);
         world.restart(victim);
-        let (prefill, decode) = (&mut world.prefill.told, &mut world.decode.told);
-        (prefill.clear(), decode.clear());
+        world.prefill.told.clear();
+        world.decode.told.clear();
         world.transfer(verb, direction, TOKENS, seed % 2 == 0);
     }
     let figures = world.handle.figures();

@@ -1,6 +1,7 @@
 //! An engine: slabs, a block table, and what it was told.
 
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sluice_transfer::exchange::{Attached, Detached, EngineEvent, Extent, Handle, Hold, Receive};
@@ -84,6 +85,14 @@ impl Engine {
                 false
             }
         }
+    }
+
+    pub fn next_event(&mut self) -> Result<Option<EngineEvent>, Detached> {
+        self.attached.events.try_next()
+    }
+
+    pub fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<EngineEvent, Detached>> {
+        self.attached.events.poll_next(context)
     }
 
     pub fn was_told(&self, event: &EngineEvent) -> bool {

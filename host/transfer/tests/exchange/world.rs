@@ -156,7 +156,11 @@ impl World {
             if receive_first {
                 let arrived = EngineEvent::Arrived { attempt: job.attempt, rect: job.layer(layer) };
                 self.wait(direction, true, "a layer", |sink| sink.was_told(&arrived));
-                assert_eq!(job.wrong(self.sides(direction).1, layer), 0, "layer {layer} of {verb:?} {direction:?}");
+                assert_eq!(
+                    job.wrong(self.sides(direction).1, layer),
+                    0,
+                    "layer {layer} of {verb:?} {direction:?}"
+                );
             }
         }
         let source = self.sides(direction).0.peer;
@@ -166,7 +170,11 @@ impl World {
         }
         self.wait(direction, true, "completion", |sink| sink.outcome(job.attempt).is_some());
         let (_, sink) = self.sides(direction);
-        assert!(sink.was_told(&EngineEvent::Completed(job.attempt)), "{verb:?} {direction:?}: {:?}", sink.told);
+        assert!(
+            sink.was_told(&EngineEvent::Completed(job.attempt)),
+            "{verb:?} {direction:?}: {:?}",
+            sink.told
+        );
         assert_eq!(job.all_wrong(sink), 0, "{verb:?} {direction:?}");
         sink.free(&job.sink);
         let ended = EngineEvent::HoldEnded { id: job.attempt.id, end: HoldEnd::Delivered };
