@@ -214,7 +214,7 @@ fn a_later_life_takes_its_engines_place() {
 fn what_cannot_begin_says_why() {
     let mut world = stepped();
     let other_model = Engine::attach(&world.handle, 3, 1, KvLayout { layers: 2, ..PREFILL });
-    let many_ranks = KvLayout { kv_heads: 32, tp_size: 32, ..PREFILL };
+    let many_ranks = KvLayout { kv_heads: 32, tp_size: 32, block_tokens: 32, ..PREFILL };
     let (wide, wider) =
         (Engine::attach(&world.handle, 4, 1, many_ranks), Engine::attach(&world.handle, 5, 1, many_ranks));
     let job = world.job(Verb::Read, DOWN, 64);
