@@ -157,3 +157,76 @@ impl Endpoints {
 fn ordered(one: Peer, other: Peer) -> (Peer, Peer) {
     (one.min(other), one.max(other))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::exchange::engine::SharedBooks;
+    use crate::exchange::events::events;
+    use crate::fabric::Fault;
+    use crate::layout::{Element, Geometry, HeadOrder, KvLayout, Order, Planes};
+    use crate::memory::{BlockTable, HugePages, Slab};
+    use crate::protocol::limits::Limits;
+    use crate::protocol::{EngineId, Transfers};
+
+    fn engine(order: Order) -> Engine {
+        let layout = KvLayout {
+            blocks: 2,
+            block_tokens: 4,
+            layers: 1,
+            planes: Planes::Latent,
+            kv_heads: 1,
+            head_dim: 4,
+            element: Element::Int8,
+            tp_size: 1,
+            order,
+            head_order: HeadOrder::TokensOutermost,
+        };
+        Engine {
+            geometry: Geometry::new(layout).unwrap(),
+            slabs: vec![Arc::new(Slab::create(32, HugePages::FromKernelOnly).unwrap())],
+            books: SharedBooks(Arc::new(Mutex::new(BlockTable::new(2).unwrap()))),
+            teller: events(1).0,
+            transfers: Transfers::new(Limits::default()),
+            holds: BTreeMap::new(),
+            sinks: BTreeMap::new(),
+            leaving: None,
+        }
+    }
+
+    #[test]
+    fn an_endpoint_that_is_opened_again_has_another_key_and_no_old_post_goes_by_it() {
+        let fabric = LocalFabric::new(|_| Fault::None);
+        let (low, high) = (engine(Order::LayerPlaneBlock), engine(Order::BlockLayerPlane));
+        let peer = |engine| Peer { engine: EngineId(engine), incarnation: 1 };
+        let (one, other) = (peer(1), peer(2));
+        let mut endpoints = Endpoints::default();
+        let first = endpoints.open(&fabric, (other, &high), (one, &low)).unwrap();
+        let (key, posts) = (first.key, [first.posts_of(one), first.posts_of(other)]);
+        assert_eq!(first.pair(one).source().layout().order, Order::LayerPlaneBlock);
+        assert_eq!(first.pair(other).source().layout().order, Order::BlockLayerPlane);
+        assert_ne!(posts[0], posts[1]);
+        let again = endpoints.open(&fabric, (one, &low), (other, &high)).unwrap().key;
+        assert_eq!(again, key, "one for both ways");
+        assert!(endpoints.usable(one, other, key).is_some());
+
+        assert!(endpoints.close(other, one));
+        assert!(endpoints.usable(one, other, key).is_none(), "it is being closed");
+        let while_closing = endpoints.open(&fabric, (one, &low), (other, &high));
+        assert!(matches!(while_closing, Err(NoEndpoint::Closing)));
+        assert_eq!(endpoints.go_on_closing(&fabric).len(), 1);
+        assert!(!endpoints.close(one, other), "it is closed");
+        assert!(posts.iter().all(|peer| fabric.counters(*peer).is_none()), "both of its peers are");
+
+        let second = endpoints.open(&fabric, (one, &low), (other, &high)).unwrap().key;
+        assert_ne!(second, key);
+        assert!(endpoints.usable(other, one, key).is_none());
+        assert!(endpoints.usable(other, one, second).is_some());
+        endpoints.close_all_of(other);
+        assert_eq!(endpoints.go_on_closing(&fabric).len(), 1);
+        assert!(!endpoints.has(one));
+    }
+}

@@ -52,7 +52,7 @@ pub enum EngineEvent {
     },
 }
 
-/// Why an engine is attached no more. When this is told, nothing touches its memory any more.
+/// Why an engine is attached no more. When this is told, nothing touches its memory any more, but for the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Detached {
     /// Its caller said so: it has died or gone.
@@ -67,6 +67,9 @@ pub enum Detached {
     /// The exchange stopped.
     #[error("the exchange has stopped")]
     Stopped,
+    /// The exchange ended without letting go of it: copies may be under way.
+    #[error("the exchange ended while KV was being copied: start the engine anew")]
+    Abandoned,
 }
 
 /// The engine's end.
@@ -153,7 +156,7 @@ impl Teller {
 
 impl Drop for Teller {
     fn drop(&mut self) {
-        self.end(Detached::Stopped);
+        self.end(Detached::Abandoned);
     }
 }
 

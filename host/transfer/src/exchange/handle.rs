@@ -33,7 +33,8 @@ pub struct Attached {
 }
 
 impl Exchange {
-    /// An exchange without engines and without a thread, and a way to it. `limits` are those of each engine.
+    /// An exchange without engines and without a thread, and a way to it. `limits` are those of each engine. Nobody
+    /// else may post to the fabric or poll it.
     #[must_use]
     pub fn new(fabric: Arc<dyn HostFabric>, limits: Limits) -> (Self, Handle) {
         let shared = Arc::new(Shared::default());

@@ -122,7 +122,7 @@ impl Exchange {
     fn collect(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
         self.fabric.poll(&mut completions, Duration::ZERO);
-        self.full &= completions.is_empty();
+        self.full &= completions.is_empty() && self.jobs.under_way() > 0;
         for Completion { ticket, result, copies, .. } in completions.drain(..) {
             match result {
                 Err(Failure::Fabric(_)) => {

@@ -133,7 +133,7 @@ fn whoever_waits_for_an_exchange_that_is_no_more_is_told() {
     let handle = world.handle.clone();
     let (_, mut prefill, _) = world.stop();
     assert_eq!(answer.wait(PATIENCE), Some(Err(Stopped)));
-    assert_eq!(prefill.next_event(), Err(Detached::Stopped));
+    assert_eq!(prefill.next_event(), Err(Detached::Abandoned));
     assert_eq!(handle.hold(prefill.peer, job.hold()).err(), Some(NotTaken::Stopped));
 }
 

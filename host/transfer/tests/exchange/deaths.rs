@@ -203,3 +203,35 @@ fn an_operation_that_failed_is_over_when_its_endpoint_is_closed() {
         assert!(all_bytes(&world.decode).iter().all(|byte| *byte == 0xEE), "{verb:?}: a late write landed");
     }
 }
+
+#[test]
+fn a_cancelled_transfer_gives_its_blocks_back_and_closes_nothing() {
+    for (verb, direction) in [
+        (Verb::Write, Direction::PrefillToDecode),
+        (Verb::Read, Direction::PrefillToDecode),
+        (Verb::Write, Direction::DecodeToPrefill),
+        (Verb::Read, Direction::DecodeToPrefill),
+    ] {
+        for steps in 0..12 {
+            let mut world = World::stepped(|_| Fault::Delayed { polls: 30 });
+            let job = world.job(verb, direction, TOKENS);
+            world.receive(&job).unwrap();
+            world.hold(&job).unwrap();
+            (0..LAYERS).for_each(|layer| job.compute(world.sides(direction).0, layer));
+            (0..steps).for_each(|_| world.step());
+            let sink = world.sides(direction).1.peer;
+            world.handle.cancel(sink, job.attempt).unwrap();
+            let cancelled = EngineEvent::Failed { attempt: job.attempt, reason: Reason::Cancelled };
+            let all_back = |sink: &Engine| sink.was_told(&cancelled) && sink.used() == 0;
+            world.wait(direction, true, "the sink's blocks", all_back);
+            // What was posted is waited for, not fenced.
+            assert!(world.now_ms < 100, "{verb:?} {direction:?} after {steps}");
+            let figures = world.handle.figures();
+            assert_eq!((figures.endpoints_closed, figures.total().queued), (0, 0));
+            let source = world.sides(direction).0;
+            source.handle.release(source.peer, job.attempt.id).unwrap();
+            world.wait(direction, false, "the source's blocks", |source| source.used() == 0);
+            world.transfer(verb, direction, TOKENS, true);
+        }
+    }
+}
