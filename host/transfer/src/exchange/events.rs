@@ -184,3 +184,30 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Epoch, TransferId};
+
+    #[test]
+    fn after_an_event_that_found_no_room_there_is_only_the_end() {
+        let (teller, mut events) = events(2);
+        let event = |id| EngineEvent::Completed(Attempt { id: TransferId(id), epoch: Epoch(1) });
+        assert_eq!([1, 2, 3].map(|id| teller.tell(event(id))), [Ok(()), Ok(()), Err(Deaf)]);
+        assert_eq!(events.try_next(), Ok(Some(event(1))));
+        assert_eq!(teller.tell(event(4)), Err(Deaf), "a gap would not be seen");
+        assert_eq!(events.try_next(), Ok(Some(event(2))));
+        assert_eq!(events.next(Duration::ZERO), Ok(None), "the end is another's to say");
+        teller.end(Detached::Deaf);
+        drop(teller);
+        assert_eq!(events.next(Duration::MAX), Err(Detached::Deaf), "the first end counts");
+    }
+
+    #[test]
+    fn a_teller_that_is_gone_says_so() {
+        let (teller, mut events) = events(1);
+        drop(teller);
+        assert_eq!(events.try_next(), Err(Detached::Abandoned));
+    }
+}

@@ -17,11 +17,15 @@ mod acting;
 mod answer;
 mod command;
 mod endpoints;
+#[cfg(test)]
+mod endpoints_cases;
 mod engine;
 mod events;
 mod extent;
 mod handle;
 mod jobs;
+#[cfg(test)]
+mod jobs_cases;
 pub mod limits;
 mod metrics;
 mod obeying;
