@@ -1,8 +1,9 @@
 //! The KV transfer core: moves KV blocks between the memory of engines.
 //!
-//! [`protocol`] decides, [`layout`] says which bytes, [`memory`] owns them, [`fabric`] copies. Engines attach by the
-//! [`link`].
+//! [`protocol`] decides, [`layout`] says which bytes, [`memory`] owns them, [`fabric`] copies, [`exchange`]
+//! is the thread that does as was decided. Engines attach by the [`link`].
 
+pub mod exchange;
 pub mod fabric;
 pub mod layout;
 pub mod link;

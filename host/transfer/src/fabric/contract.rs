@@ -202,6 +202,20 @@ fn a_closed_peer_can_be_opened_again_and_an_open_one_cannot() {
 }
 
 #[test]
+fn a_wake_ends_one_wait_whether_it_comes_before_or_during_it() {
+    let rig = Rig::shm(ShmSettings::default());
+    rig.fabric.wake();
+    assert_eq!(rig.fabric.poll(&mut Vec::new(), Duration::MAX), 0);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| rig.fabric.poll(&mut Vec::new(), PATIENCE * 100));
+        rig.fabric.wake();
+        assert_eq!(waits.join().unwrap(), 0);
+    });
+    rig.fabric.post(post(1, Verb::Write, &[(0, 0, 9)])).unwrap();
+    assert_eq!(rig.ends(1).len(), 1, "it is over with that");
+}
+
+#[test]
 fn copy_threads_have_names_and_a_number() {
     let fabric = ShmFabric::start(ShmSettings { threads: 3, ..ShmSettings::default() }).unwrap();
     let mut names: Vec<_> = fabric.thread_names().collect();

@@ -128,6 +128,8 @@ impl Fabric for LocalFabric {
         count
     }
 
+    fn wake(&self) {}
+
     fn close_peer(&self, peer: PeerId, _wait: Duration) -> Result<(), CloseError> {
         let mut state = self.lock();
         state.peers.remove(&peer).ok_or(CloseError::NotOpen(peer))?;

@@ -96,6 +96,9 @@ pub trait Fabric: Send + Sync + fmt::Debug {
     /// Puts ends of posts into `into`, waiting at most `wait` for the first. Returns how many.
     fn poll(&self, into: &mut Vec<Completion>, wait: Duration) -> usize;
 
+    /// Ends the wait of a poll, or of the next one: its caller has something else to do.
+    fn wake(&self);
+
     /// Ends all posts of a peer and forgets it. Waits at most `wait` for copies under way. After `Ok` nothing of
     /// its posts lands any more, and each of them has its completion.
     fn close_peer(&self, peer: PeerId, wait: Duration) -> Result<(), CloseError>;

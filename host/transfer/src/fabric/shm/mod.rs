@@ -52,6 +52,8 @@ struct State {
     /// Callers that wait for a peer's copies to end.
     closing: usize,
     stopping: bool,
+    /// The next poll, or the one that waits, shall wait no longer.
+    woken: bool,
 }
 
 #[derive(Debug)]
@@ -144,11 +146,18 @@ impl Fabric for ShmFabric {
 
     fn poll(&self, into: &mut Vec<Completion>, wait: Duration) -> usize {
         let state = self.shared.lock();
-        let waited = self.shared.ended.wait_timeout_while(state, wait, |state| state.ended.is_empty());
+        let idle = |state: &mut State| state.ended.is_empty() && !state.woken;
+        let waited = self.shared.ended.wait_timeout_while(state, wait, idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.woken = false;
         let count = state.ended.len();
         into.extend(state.ended.drain(..));
         count
+    }
+
+    fn wake(&self) {
+        self.shared.lock().woken = true;
+        self.shared.ended.notify_one();
     }
 
     fn close_peer(&self, peer: PeerId, wait: Duration) -> Result<(), CloseError> {

@@ -1,0 +1,135 @@
+//! What the host and its links call, from any thread.
+
+use std::sync::Arc;
+
+use super::Shared;
+use super::answer::{Answer, answer};
+use super::command::{AttachError, Command, Hold, NotTaken, Outcome, Receive, Told};
+use super::endpoints::HostFabric;
+use super::engine::{Attaching, Books};
+use super::events::{Detached, Events, events};
+use super::limits::MAX_ENGINE_EVENTS;
+use super::metrics::Figures;
+use super::stepping::Exchange;
+use crate::layout::KvLayout;
+use crate::memory::Slab;
+use crate::protocol::limits::Limits;
+use crate::protocol::{Attempt, Peer, Rank, Rect, TransferId};
+
+/// A way to an exchange. Nothing here waits.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    fabric: Arc<dyn HostFabric>,
+}
+
+/// An engine that is attached until its events end.
+#[derive(Debug)]
+pub struct Attached {
+    /// Which life of which engine.
+    pub peer: Peer,
+    /// What it is told.
+    pub events: Events,
+}
+
+impl Exchange {
+    /// An exchange without engines and without a thread, and a way to it. `limits` are those of each engine. Nobody
+    /// else may post to the fabric or poll it.
+    #[must_use]
+    pub fn new(fabric: Arc<dyn HostFabric>, limits: Limits) -> (Self, Handle) {
+        let shared = Arc::new(Shared::default());
+        let handle = Handle { shared: Arc::clone(&shared), fabric: Arc::clone(&fabric) };
+        (Self::with(shared, fabric, limits), handle)
+    }
+}
+
+impl Handle {
+    /// Attaches a life of an engine: its declared layout, a slab for each rank, and its books, which are asked
+    /// whether blocks are still what was offered. An earlier life of the same engine is detached.
+    ///
+    /// # Errors
+    /// If it makes no sense, or there is no room.
+    pub fn attach(
+        &self,
+        peer: Peer,
+        layout: KvLayout,
+        slabs: Vec<Arc<Slab>>,
+        books: Books,
+    ) -> Result<Attached, AttachError> {
+        let (teller, events) = events(MAX_ENGINE_EVENTS);
+        let attaching = Attaching::new(peer, layout, slabs, books, teller)?;
+        self.shared.queue.put_attach(peer, Command::Attach(Box::new(attaching)))?;
+        self.fabric.wake();
+        Ok(Attached { peer, events })
+    }
+
+    /// The engine has died or gone: its holds are lost, what it consumed has failed. Its events end with
+    /// [`Detached`] when nothing touches its memory any more.
+    pub fn detach(&self, peer: Peer) -> Result<(), NotTaken> {
+        self.put(Command::Detach(peer, Detached::Gone))
+    }
+
+    /// Takes a hold of `peer`: its blocks are about to be computed.
+    pub fn hold(&self, peer: Peer, hold: Hold) -> Result<Answer<Outcome<()>>, NotTaken> {
+        let (reply, answer) = answer();
+        self.put(Command::Hold(peer, hold, reply))?;
+        Ok(answer)
+    }
+
+    /// Begins to receive into blocks of `peer`.
+    pub fn receive(&self, peer: Peer, receive: Receive) -> Result<Answer<Outcome<()>>, NotTaken> {
+        let (reply, answer) = answer();
+        self.put(Command::Receive(peer, receive, reply))?;
+        Ok(answer)
+    }
+
+    /// A heartbeat for a hold of `peer`: how long, in milliseconds, a reader may count on it now.
+    pub fn renew(&self, peer: Peer, id: TransferId) -> Result<Answer<Outcome<u64>>, NotTaken> {
+        let (reply, answer) = answer();
+        self.put(Command::Renew(peer, id, reply))?;
+        Ok(answer)
+    }
+
+    /// A rank of `peer` has computed a part of a hold.
+    pub fn ready(&self, peer: Peer, id: TransferId, rank: Rank, rect: Rect) -> Result<(), NotTaken> {
+        self.put(Command::Told(peer, Told::Ready { id, rank, rect }))
+    }
+
+    /// All of a hold of `peer` is computed, on all ranks. Its lease begins.
+    pub fn filled(&self, peer: Peer, id: TransferId) -> Result<(), NotTaken> {
+        self.put(Command::Told(peer, Told::Filled(id)))
+    }
+
+    /// Nobody will want a hold of `peer`.
+    pub fn release(&self, peer: Peer, id: TransferId) -> Result<(), NotTaken> {
+        self.put(Command::Told(peer, Told::Release(id)))
+    }
+
+    /// `peer`, the consumer, wants no more of an attempt.
+    pub fn cancel(&self, peer: Peer, attempt: Attempt) -> Result<(), NotTaken> {
+        self.put(Command::Told(peer, Told::Cancel(attempt)))
+    }
+
+    /// The prefill has answered, so the first byte must come to `peer` soon.
+    pub fn expect(&self, peer: Peer, attempt: Attempt, within_ms: u64) -> Result<(), NotTaken> {
+        self.put(Command::Told(peer, Told::Expect { attempt, within_ms }))
+    }
+
+    /// What went where so far.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let (commands_waiting, commands_refused) = self.shared.queue.counts();
+        Figures { commands_waiting, commands_refused, ..self.shared.figures().clone() }
+    }
+
+    pub(super) fn stop(&self) {
+        self.shared.queue.stop();
+        self.fabric.wake();
+    }
+
+    fn put(&self, command: Command) -> Result<(), NotTaken> {
+        self.shared.queue.put(command)?;
+        self.fabric.wake();
+        Ok(())
+    }
+}
