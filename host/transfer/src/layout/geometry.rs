@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::declared::{HeadOrder, KvLayout, Order};
+use super::{HeadOrder, KvLayout, Order};
 
 /// The largest slab of a rank, in bytes: beyond any machine, and far from where sums of offsets overflow.
 pub const MAX_RANK_BYTES: u64 = 1 << 46;

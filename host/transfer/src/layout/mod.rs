@@ -9,7 +9,6 @@
 
 #[cfg(test)]
 mod cases;
-mod declared;
 mod geometry;
 #[cfg(test)]
 mod naive;
@@ -17,10 +16,10 @@ mod pair;
 mod pieces;
 mod plan;
 
-pub use declared::{Element, HeadOrder, KvLayout, Order, Planes};
 pub use geometry::{Geometry, LayoutError, MAX_RANK_BYTES, MAX_TP_SIZE};
 pub use pair::{Mismatch, Pair, RankLink};
 pub use plan::{Blocks, MAX_PIECES, Part, PartError, Plan};
+pub use sluice_engine_sdk::wire::{Element, HeadOrder, KvLayout, Order, Planes};
 
 /// Bytes to copy from a source rank's slab to a sink rank's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

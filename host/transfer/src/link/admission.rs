@@ -1,9 +1,9 @@
 //! Whether an engine may attach, by what it says. Pure.
 
 use sluice_engine_sdk::transport::sentence;
-use sluice_engine_sdk::wire::{self, Hello, Refusal, RefusalCode, VERSIONS};
+use sluice_engine_sdk::wire::{Hello, Refusal, RefusalCode, VERSIONS};
 
-use crate::layout::{Element, Geometry, HeadOrder, KvLayout, Order, Planes};
+use crate::layout::Geometry;
 
 /// What an acceptable hello comes to.
 pub(super) struct Acceptable {
@@ -39,7 +39,7 @@ pub(super) fn judge(hello: &Hello) -> Result<Acceptable, Refusal> {
         refusal(RefusalCode::Version, &text)
     })?;
     let wrong = |text: String| refusal(RefusalCode::Layout, &text);
-    let geometry = Geometry::new(layout(&hello.layout)).map_err(|error| wrong(error.to_string()))?;
+    let geometry = Geometry::new(hello.layout).map_err(|error| wrong(error.to_string()))?;
     let (rank, ranks) = (hello.rank.0, hello.layout.tp_size);
     if u32::from(rank) >= ranks {
         return Err(wrong(format!("rank {rank} of an engine with tp_size {ranks}; ranks count from 0")));
@@ -53,42 +53,9 @@ pub(super) fn judge(hello: &Hello) -> Result<Acceptable, Refusal> {
     Ok(Acceptable { version, geometry })
 }
 
-/// The wire's words as this crate's own.
-fn layout(declared: &wire::KvLayout) -> KvLayout {
-    KvLayout {
-        blocks: declared.blocks,
-        block_tokens: declared.block_tokens,
-        layers: declared.layers,
-        planes: match declared.planes {
-            wire::Planes::KeyValue => Planes::KeyValue,
-            wire::Planes::Latent => Planes::Latent,
-        },
-        kv_heads: declared.kv_heads,
-        head_dim: declared.head_dim,
-        element: match declared.element {
-            wire::Element::F32 => Element::F32,
-            wire::Element::F16 => Element::F16,
-            wire::Element::Bf16 => Element::Bf16,
-            wire::Element::Fp8E4m3 => Element::Fp8E4m3,
-            wire::Element::Fp8E5m2 => Element::Fp8E5m2,
-            wire::Element::Int8 => Element::Int8,
-        },
-        tp_size: declared.tp_size,
-        order: match declared.order {
-            wire::Order::LayerPlaneBlock => Order::LayerPlaneBlock,
-            wire::Order::LayerBlockPlane => Order::LayerBlockPlane,
-            wire::Order::BlockLayerPlane => Order::BlockLayerPlane,
-        },
-        head_order: match declared.head_order {
-            wire::HeadOrder::TokensOutermost => HeadOrder::TokensOutermost,
-            wire::HeadOrder::HeadsOutermost => HeadOrder::HeadsOutermost,
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use sluice_engine_sdk::wire::{EngineId, Rank, Role, Versions};
+    use sluice_engine_sdk::wire::{self, EngineId, Rank, Role, Versions};
 
     use super::*;
 

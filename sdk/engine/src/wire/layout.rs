@@ -1,5 +1,7 @@
 //! What an engine declares about its KV memory.
 
+use std::fmt;
+
 use super::bytes::{codes, members};
 
 /// How the KV blocks of one engine lie in the slab of each of its tensor-parallel ranks.
@@ -73,22 +75,58 @@ pub enum Element {
     Int8,
 }
 
+impl Planes {
+    /// How many there are.
+    pub const fn count(self) -> u64 {
+        match self {
+            Self::KeyValue => 2,
+            Self::Latent => 1,
+        }
+    }
+}
+
+impl Element {
+    /// Its size in bytes.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::Fp8E4m3 | Self::Fp8E5m2 | Self::Int8 => 1,
+        }
+    }
+}
+
+impl fmt::Display for Planes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::KeyValue => "K and V",
+            Self::Latent => "one latent",
+        })
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Fp8E4m3 => "fp8_e4m3",
+            Self::Fp8E5m2 => "fp8_e5m2",
+            Self::Int8 => "int8",
+        })
+    }
+}
+
 impl KvLayout {
     /// Bytes that each rank's slab needs; nothing where that is beyond all numbers. The host checks the rest.
     #[must_use]
     pub fn rank_bytes(&self) -> Option<u64> {
-        let planes: u64 = match self.planes {
-            Planes::KeyValue => 2,
-            Planes::Latent => 1,
-        };
-        let element: u64 = match self.element {
-            Element::F32 => 4,
-            Element::F16 | Element::Bf16 => 2,
-            Element::Fp8E4m3 | Element::Fp8E5m2 | Element::Int8 => 1,
-        };
         let rank_heads = self.kv_heads.checked_div(self.tp_size)?.max(1);
         let counts = [self.blocks, self.block_tokens, self.layers, rank_heads, self.head_dim];
-        counts.into_iter().try_fold(planes * element, |bytes, count| bytes.checked_mul(count.into()))
+        counts.into_iter().try_fold(self.planes.count() * self.element.bytes(), |bytes, count| {
+            bytes.checked_mul(count.into())
+        })
     }
 }
 

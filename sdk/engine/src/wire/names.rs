@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::bytes::{codes, members};
 
-/// One hand-over of KV blocks, as the router named it. An id is used for one prefill (or one turn) and never again.
+/// One hand-over of KV blocks, as the router named it. An id is used for one prefill (or one turn) and never again:
+/// a repeated prefill has a new id, a repeated transfer of the same blocks a new [`Epoch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(pub u128);
 
