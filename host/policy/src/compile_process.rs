@@ -115,9 +115,12 @@ pub(crate) fn compile(
     let mut child = Running(child);
     let ended = wait(&child.0, stop).map_err(at_fault("cannot be waited for"))?;
     if !ended {
-        let why =
-            if stop.load(Ordering::Relaxed) { "nobody wants its code any more" } else { "took too long" };
-        return Err(NotCompiled::Ended(format!("{why}, by the clock")));
+        let why = if stop.load(Ordering::Relaxed) {
+            "nobody wants its code any more".to_owned()
+        } else {
+            format!("it took more than {} s by the clock", WALL_MAX.as_secs())
+        };
+        return Err(NotCompiled::Ended(why));
     }
     let status = child.0.wait().map_err(at_fault("cannot be waited for"))?;
     let code = read_up_to(code, CODE_BYTES_MAX + 1).map_err(at_fault("its code cannot be read"))?;

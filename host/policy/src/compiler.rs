@@ -181,16 +181,25 @@ impl Compiler {
 
     fn noted(&self, digest: &str, result: Result<Timed, Refusal>) -> Result<Timed, Refusal> {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let Err(Refusal::CompilerEnded { detail }) = &result else {
-            ended.remove(digest);
-            return result;
+        let detail = match &result {
+            Err(Refusal::CompilerEnded { detail }) => detail.clone(),
+            // Its next compiler is at work, and may be ended as the last one was.
+            Err(Refusal::StillCompiling) => {
+                if let Some(ended) = ended.get_mut(digest) {
+                    ended.asked = self.looks.load(Ordering::Relaxed);
+                }
+                return result;
+            }
+            _ => {
+                ended.remove(digest);
+                return result;
+            }
         };
         let times = ended.get(digest).map_or(0, |ended| ended.times);
         let after =
             AGAIN_AFTER.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX)).min(AGAIN_AFTER_MAX);
         let asked = self.looks.load(Ordering::Relaxed);
         let again_at = clock::monotonic() + after;
-        let detail = detail.clone();
         ended.insert(digest.to_owned(), Ended { asked, times: times.saturating_add(1), again_at, detail });
         result
     }
@@ -347,6 +356,25 @@ mod tests {
             assert!(running <= SLOW_COMPILES_MAX + 1 && slow.len() <= SLOW_COMPILES_MAX + 1 + RESULTS_MAX);
         }
         looked_for(&compiler, &engine, 7);
+    }
+
+    #[test]
+    fn a_file_whose_compilers_are_ended_waits_longer_each_time() {
+        let compiler = Compiler::inside();
+        let ends = || Err(Refusal::CompilerEnded { detail: "killed".to_owned() });
+        for times in 1..4 {
+            compiler.look();
+            // Seen to be slow first, as whatever the system kills for its memory is.
+            assert!(compiler.noted("1", Err(Refusal::StillCompiling)).is_err());
+            compiler.looked();
+            compiler.look();
+            assert!(compiler.noted("1", ends()).is_err());
+            compiler.looked();
+            assert_eq!(compiler.ended.lock().unwrap()["1"].times, times);
+            assert!(matches!(compiler.may_begin("1"), Err(Refusal::CompilerEnded { .. })));
+        }
+        assert!(compiler.noted("1", Err(Refusal::NoWorld)).is_err());
+        assert!(compiler.may_begin("1").is_ok(), "it was compiled, whatever came of it");
     }
 
     #[test]
