@@ -10,8 +10,7 @@
 //! use std::time::Duration;
 //!
 //! use sluice_engine_sdk::wire::{
-//!     BlockRef, Element, EngineId, Grid, HeadOrder, KvLayout, NewHold, Order, Planes, Rank, Rect, Role, ToEngine,
-//!     TransferId,
+//!     BlockRef, Element, Extent, HeadOrder, KvLayout, NewHold, Order, Planes, Rank, Rect, Role, ToEngine, TransferId,
 //! };
 //! use sluice_engine_sdk::{Engine, EngineLink, Event, Settings, Slab, incarnation_now};
 //!
@@ -30,7 +29,7 @@
 //! };
 //! let slab = Arc::new(Slab::create(layout.rank_bytes().ok_or("a layout beyond all memory")?)?);
 //! let engine = Engine {
-//!     id: EngineId(0x5eed),
+//!     name: "prefill-0".to_owned(),
 //!     incarnation: incarnation_now(),
 //!     rank: Rank(0),
 //!     role: Role::Prefill,
@@ -40,16 +39,18 @@
 //! let (link, mut session) =
 //!     EngineLink::attach("/run/sluice/kv.sock", engine, Arc::clone(&slab), Settings::default())?;
 //!
-//! // A prefill of two blocks. The router named the transfer when it sent the request.
+//! // A prefill of 30 tokens in two blocks. The router named the transfer when it sent the request: see `leg`.
 //! let id = TransferId(7);
 //! let blocks = vec![BlockRef { index: 10, generation: 1 }, BlockRef { index: 11, generation: 1 }];
-//! let grid = Grid { positions: 2, layers: 32 };
+//! let extent = Extent { first_token: 0, end_token: 30, position_tokens: 16 };
+//! let whole = extent.grid(layout.layers).ok_or("no tokens")?.whole();
 //! session.hold(NewHold {
-//!     id, grid, blocks, fill_ms: 60_000, ttl_ms: 30_000, renewable: true, margin_ms: 2_000,
+//!     id, extent, blocks, first_token: 0, proofs: Vec::new(),
+//!     fill_ms: 60_000, ttl_ms: 30_000, renewable: true, margin_ms: 2_000,
 //! })?;
 //! for layer in 0..32 {
 //!     // ... compute the layer into the slab, then say so: transfers begin while the prefill goes on.
-//!     session.ready(id, Rect { first_layer: layer, end_layer: layer + 1, ..grid.whole() })?;
+//!     session.ready(id, Rect { first_layer: layer, end_layer: layer + 1, ..whole })?;
 //! }
 //! session.filled(id)?;
 //!
@@ -85,6 +86,7 @@
 //!
 //! **Ranks.** Each tensor-parallel rank has a slab and a link of its own, under the engine's one id.
 
+pub mod leg;
 pub mod link;
 pub mod slab;
 #[doc(hidden)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_engine_sdk::wire::{
-    Answer, Attempt, Element, EngineId, Epoch, Frame, HeadOrder, KvLayout, Order, Planes, Preamble, Rank,
-    Refusal, RefusalCode, Role, ToEngine, TransferId, Welcome, encode, read_hello, write_answer,
+    Answer, Attempt, Element, Epoch, Frame, HeadOrder, KvLayout, Order, Planes, Preamble, Rank, Refusal,
+    RefusalCode, Role, ToEngine, TransferId, Welcome, encode, read_hello, write_answer,
 };
 use sluice_engine_sdk::{
     AttachError, Engine, EngineLink, Event, LinkClosed, LinkEnd, SendError, Settings, Slab,
@@ -32,8 +32,8 @@ const LAYOUT: KvLayout = KvLayout {
 };
 
 fn engine() -> Engine {
-    let (id, rank, model) = (EngineId(1), Rank(0), "test".to_owned());
-    Engine { id, incarnation: 1, rank, role: Role::Decode, model, layout: LAYOUT }
+    let (name, rank, model) = ("one".to_owned(), Rank(0), "test".to_owned());
+    Engine { name, incarnation: 1, rank, role: Role::Decode, model, layout: LAYOUT }
 }
 
 fn slab() -> Arc<Slab> {

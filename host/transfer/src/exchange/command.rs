@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::answer::Reply;
 use super::engine::Attaching;
 use super::events::Detached;
-use super::extent::Extent;
 use super::limits::{MAX_COMMANDS, MAX_ENGINES};
 use crate::fabric::OpenError;
 use crate::layout::{LayoutError, Mismatch};
+use crate::protocol::Extent;
 use crate::protocol::limits::MAX_LINKS;
 use crate::protocol::{
     Attempt, BlockRef, Direction, Peer, Rank, Rect, Refused, RenewRefused, TransferId, Verb,

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::command::{AttachError, CommandError};
 use super::events::{Detached, Teller};
-use super::extent::{Extent, Place};
 use super::metrics::Flow;
+use super::work::Place;
 use crate::layout::{Geometry, KvLayout};
 use crate::memory::{BlockTable, Slab};
-use crate::protocol::{Attempt, BlockRef, Direction, Epoch, Generations, Peer, TransferId, Transfers, Verb};
+use crate::protocol::{
+    Attempt, BlockRef, Direction, Epoch, Extent, Generations, Peer, Tokens, TransferId, Transfers, Verb,
+};
 
 /// What is asked of an engine's books, by the exchange's thread: must not block for long.
 pub type Books = Arc<dyn Generations + Send + Sync>;
@@ -88,7 +90,8 @@ impl Engine {
     pub fn check(&self, extent: Extent, blocks: &[BlockRef], first_token: u32) -> Result<(), CommandError> {
         let layout = self.geometry.layout();
         let all_there = blocks.iter().all(|block| block.index < layout.blocks);
-        if !all_there || !extent.is_held_by(first_token, blocks.len(), layout.block_tokens) {
+        let all = Tokens { first: extent.first_token, end: extent.end_token };
+        if !all_there || !Extent::are_held_by(all, first_token, blocks.len(), layout.block_tokens) {
             return Err(CommandError::Blocks);
         }
         Ok(())

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::extent::Work;
 use super::metrics::Flow;
+use super::work::Work;
 use crate::fabric::{PeerId, Ticket};
 use crate::layout::Pair;
 use crate::protocol::{Attempt, Key, Op, Outcome, Peer};

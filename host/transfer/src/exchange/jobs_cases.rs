@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::extent::{Extent, Place, Work};
 use super::jobs::{Job, JobId, Jobs, PartEnd};
 use super::metrics::Flow;
+use super::work::{Place, Work};
 use crate::fabric::{PeerId, Ticket};
 use crate::layout::{Element, Geometry, HeadOrder, KvLayout, Order, Pair, Planes};
+use crate::protocol::Extent;
 use crate::protocol::{Attempt, Direction, EngineId, Epoch, Key, Op, Outcome, Peer, Rect, TransferId, Verb};
 
 const KEY: Key = Key(3);

@@ -21,7 +21,7 @@ mod endpoints;
 mod endpoints_cases;
 mod engine;
 mod events;
-mod extent;
+
 mod handle;
 mod jobs;
 #[cfg(test)]
@@ -33,6 +33,7 @@ mod posting;
 mod queue;
 mod running;
 mod stepping;
+mod work;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +42,7 @@ pub use command::{AttachError, CommandError, Hold, NotTaken, Outcome, Receive};
 pub use endpoints::HostFabric;
 pub use engine::Books;
 pub use events::{Detached, EngineEvent, Events};
-pub use extent::Extent;
+
 pub use handle::{Attached, Handle};
 pub use metrics::{Figures, Flow, FlowFigures};
 pub use running::{Clock, Running, StartError, StopError};

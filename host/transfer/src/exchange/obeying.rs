@@ -7,8 +7,9 @@ use super::command::{Command, CommandError, Hold, Outcome, Receive, Told};
 use super::endpoints::{Endpoint, NoEndpoint};
 use super::engine::{Attaching, Engine, Receiving, SharedBooks};
 use super::events::Detached;
-use super::extent::{Extent, Place};
 use super::stepping::Exchange;
+use super::work::Place;
+use crate::protocol::Extent;
 use crate::protocol::limits::MAX_LINKS;
 use crate::protocol::{Event, Feed, Grid, Link, NewHold, NewSink, Peer, Rank, Transfers};
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::engine::Engine;
-use super::extent::Work;
 use super::jobs::{Job, JobId, PartEnd};
 use super::stepping::Exchange;
+use super::work::Work;
 use crate::fabric::{self, PostError, RegionId, Ticket};
 use crate::layout::{ByteCopy, RankLink};
 use crate::protocol::{Event, HoldPhase, Link, Outcome, Peer, Post, Rect, Verb};

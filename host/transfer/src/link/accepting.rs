@@ -108,7 +108,7 @@ impl Host {
 
     fn admit(&self, socket: &UnixStream, until: Until<'_>) -> Result<(Candidate, u64), Rejected> {
         let candidate = candidate(socket, until)?;
-        let who = (candidate.hello.engine, candidate.hello.rank);
+        let who = (candidate.hello.engine(), candidate.hello.rank);
         let session = self.registry.reserve(who, &candidate.slab, self.settings.max_engines, until)?;
         let welcome = Welcome {
             version: candidate.acceptable.version,
@@ -127,13 +127,14 @@ impl Host {
 
     fn attached(&self, socket: UnixStream, candidate: Candidate, session: u64, peer: PeerProcess) {
         let Candidate { hello, acceptable, slab } = candidate;
-        let who: Who = (hello.engine, hello.rank);
+        let who: Who = (hello.engine(), hello.rank);
         let connection = Arc::new(Connection::new(socket, self.settings.pace, Arc::clone(&self.clock)));
         let layout = *acceptable.geometry.layout();
         let attached = Box::new(Attached {
             session,
             version: acceptable.version,
-            engine: hello.engine,
+            engine: hello.engine(),
+            name: hello.name,
             incarnation: hello.incarnation,
             rank: hello.rank,
             role: hello.role,

@@ -5,6 +5,9 @@ use sluice_engine_sdk::wire::{Hello, Refusal, RefusalCode, VERSIONS};
 
 use crate::layout::Geometry;
 
+/// Bytes of an engine's name: as a worker's in the configuration.
+const MAX_NAME_BYTES: usize = 64;
+
 /// What an acceptable hello comes to.
 pub(super) struct Acceptable {
     /// What both speak.
@@ -38,6 +41,15 @@ pub(super) fn judge(hello: &Hello) -> Result<Acceptable, Refusal> {
         );
         refusal(RefusalCode::Version, &text)
     })?;
+    if !(1..=MAX_NAME_BYTES).contains(&hello.name.len())
+        || !hello.name.bytes().all(|byte| byte.is_ascii_graphic())
+    {
+        let text = format!(
+            "the engine's name is {:?}: use 1 to {MAX_NAME_BYTES} visible ASCII characters, as the worker's in the router's file",
+            hello.name
+        );
+        return Err(refusal(RefusalCode::Name, &text));
+    }
     let wrong = |text: String| refusal(RefusalCode::Layout, &text);
     let geometry = Geometry::new(hello.layout).map_err(|error| wrong(error.to_string()))?;
     let (rank, ranks) = (hello.rank.0, hello.layout.tp_size);
@@ -55,7 +67,7 @@ pub(super) fn judge(hello: &Hello) -> Result<Acceptable, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use sluice_engine_sdk::wire::{self, EngineId, Rank, Role, Versions};
+    use sluice_engine_sdk::wire::{self, Rank, Role, Versions};
 
     use super::*;
 
@@ -74,7 +86,7 @@ mod tests {
         };
         Hello {
             versions: VERSIONS,
-            engine: EngineId(1),
+            name: "decode-0".to_owned(),
             incarnation: 1,
             rank: Rank(1),
             role: Role::Decode,
@@ -103,9 +115,12 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_what_to_do() {
         type Spoil = fn(&mut Hello);
-        let cases: [(Spoil, RefusalCode, &str); 7] = [
+        let cases: [(Spoil, RefusalCode, &str); 10] = [
             (|hello| hello.versions = Versions { oldest: 9, newest: 12 }, RefusalCode::Version, "update"),
             (|hello| hello.versions = Versions { oldest: 1, newest: 0 }, RefusalCode::Version, "update"),
+            (|hello| hello.name.clear(), RefusalCode::Name, "visible"),
+            (|hello| hello.name = "a b".to_owned(), RefusalCode::Name, "visible"),
+            (|hello| hello.name = "x".repeat(65), RefusalCode::Name, "64"),
             (|hello| hello.layout.layers = 0, RefusalCode::Layout, "layers is 0"),
             (|hello| hello.layout.kv_heads = 3, RefusalCode::Layout, "multiple"),
             (|hello| hello.layout.blocks = u32::MAX, RefusalCode::Layout, "make the slab larger"),

@@ -1,6 +1,6 @@
 //! Whether what an engine says can be, by its own layout. Pure. What it means for a transfer others decide.
 
-use sluice_engine_sdk::wire::{BlockRef, Grid, MAX_BLOCKS, Subject, ToHost};
+use sluice_engine_sdk::wire::{BlockRef, Extent, MAX_BLOCKS, Subject, ToHost, Tokens};
 
 use crate::layout::KvLayout;
 
@@ -15,10 +15,16 @@ pub(super) enum Wrong {
 
 pub(super) fn check(message: &ToHost, layout: &KvLayout) -> Result<(), Wrong> {
     match message {
-        ToHost::Hold { hold } => describes(hold.grid, &hold.blocks, layout)
-            .map_err(|text| Wrong::Description(Subject::Hold(hold.id), text)),
-        ToHost::Receive { receive } => describes(receive.grid, &receive.blocks, layout)
-            .map_err(|text| Wrong::Description(Subject::Receive(receive.attempt), text)),
+        ToHost::Hold { hold } => {
+            let all = Tokens { first: hold.extent.first_token, end: hold.extent.end_token };
+            describes(hold.extent, all, (&hold.blocks, hold.first_token), layout)
+                .map_err(|text| Wrong::Description(Subject::Hold(hold.id), text))
+        }
+        ToHost::Receive { receive } => {
+            let place = (receive.blocks.as_slice(), receive.first_token);
+            describes(receive.extent, receive.wanted, place, layout)
+                .map_err(|text| Wrong::Description(Subject::Receive(receive.attempt), text))
+        }
         ToHost::Ready { rect, .. } => {
             let fits = u32::from(rect.end_layer) <= layout.layers && rect.end as usize <= MAX_BLOCKS;
             if fits && !rect.is_empty() {
@@ -34,15 +40,31 @@ pub(super) fn check(message: &ToHost, layout: &KvLayout) -> Result<(), Wrong> {
     }
 }
 
-fn describes(grid: Grid, blocks: &[BlockRef], layout: &KvLayout) -> Result<(), String> {
-    let positions = 1..=MAX_BLOCKS as u32;
-    if !positions.contains(&grid.positions) || !(1..=layout.layers).contains(&grid.layers.into()) {
-        return Err(format!("{grid:?}, of at most {MAX_BLOCKS} positions and {} layers", layout.layers));
+fn describes(
+    extent: Extent,
+    wanted: Tokens,
+    (blocks, first_token): (&[BlockRef], u32),
+    layout: &KvLayout,
+) -> Result<(), String> {
+    let Some(cells) = extent.cells(wanted, layout.layers) else {
+        return Err(format!(
+            "{wanted:?} of {extent:?}, of at most {MAX_BLOCKS} positions and {} layers",
+            layout.layers
+        ));
+    };
+    // Whole positions come.
+    let comes = extent.tokens(cells);
+    let comes = Tokens { first: comes.start, end: comes.end };
+    if !Extent::are_held_by(comes, first_token, blocks.len(), layout.block_tokens) {
+        return Err(format!(
+            "{} blocks of {} tokens from token {first_token} on do not hold {comes:?}",
+            blocks.len(),
+            layout.block_tokens
+        ));
     }
     let mut indexes: Vec<u32> = blocks.iter().map(|block| block.index).collect();
     indexes.sort_unstable();
     match (indexes.last(), indexes.windows(2).find(|pair| pair[0] == pair[1])) {
-        (None, _) => Err("no blocks".to_owned()),
         (Some(last), _) if *last >= layout.blocks => {
             Err(format!("block {last} of a slab of {} blocks", layout.blocks))
         }
@@ -53,7 +75,7 @@ fn describes(grid: Grid, blocks: &[BlockRef], layout: &KvLayout) -> Result<(), S
 
 #[cfg(test)]
 mod tests {
-    use sluice_engine_sdk::wire::{NewHold, Rect, TransferId};
+    use sluice_engine_sdk::wire::{Grid, NewHold, Rect, TransferId};
 
     use super::*;
     use crate::layout::{Element, HeadOrder, Order, Planes};
@@ -74,20 +96,32 @@ mod tests {
     #[test]
     fn a_description_names_blocks_of_the_slab_once_and_layers_that_there_are() {
         let cases = [
-            (2, 2, vec![0, 7], None),
-            (1, 1, vec![3], None),
-            (2, 2, vec![0, 8], Some("block 8 of a slab of 8 blocks")),
-            (2, 2, vec![4, 1, 4], Some("block 4 is named twice")),
-            (1, 2, vec![], Some("no blocks")),
-            (0, 2, vec![1], Some("Grid")),
-            (1, 0, vec![1], Some("Grid")),
-            (1, 3, vec![1], Some("Grid")),
-            (MAX_BLOCKS as u32 + 1, 1, vec![1], Some("Grid")),
+            (0, 8, 4, vec![0, 7], None),
+            (0, 5, 4, vec![0, 7], None),
+            (4, 6, 1, vec![3, 2], None),
+            (0, 8, 4, vec![0, 8], Some("block 8 of a slab of 8 blocks")),
+            (0, 12, 4, vec![4, 1, 4], Some("block 4 is named twice")),
+            (0, 9, 4, vec![4, 1], Some("do not hold")),
+            (0, 4, 4, vec![], Some("do not hold")),
+            (0, 0, 4, vec![1], Some("Extent")),
+            (2, 1, 4, vec![1], Some("Extent")),
+            (0, 4, 0, vec![1], Some("Extent")),
+            (0, MAX_BLOCKS as u32 + 1, 1, vec![1], Some("Extent")),
         ];
-        for (positions, layers, indexes, wrong) in cases {
+        for (first_token, end_token, position_tokens, indexes, wrong) in cases {
             let blocks = indexes.into_iter().map(|index| BlockRef { index, generation: 1 }).collect();
-            let (id, grid) = (TransferId(1), Grid { positions, layers });
-            let hold = NewHold { id, grid, blocks, fill_ms: 1, ttl_ms: 1, renewable: true, margin_ms: 0 };
+            let (id, extent) = (TransferId(1), Extent { first_token, end_token, position_tokens });
+            let hold = NewHold {
+                id,
+                extent,
+                blocks,
+                first_token: 0,
+                proofs: Vec::new(),
+                fill_ms: 1,
+                ttl_ms: 1,
+                renewable: true,
+                margin_ms: 0,
+            };
             match (check(&ToHost::Hold { hold }, &LAYOUT), wrong) {
                 (Ok(()), None) => {}
                 (Err(Wrong::Description(Subject::Hold(TransferId(1)), text)), Some(part))

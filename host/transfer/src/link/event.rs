@@ -58,6 +58,8 @@ pub struct Attached {
     pub version: u16,
     /// Which engine.
     pub engine: EngineId,
+    /// The name that the router knows it by.
+    pub name: String,
     /// Which life of it.
     pub incarnation: u64,
     /// Which of its ranks.

@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::CLOSED_KEEP_MS;
-use super::message::{End, HoldEnd, Reason};
+use super::message::End;
 use super::names::{Attempt, Epoch, TransferId};
+use super::names::{HoldEnd, Reason};
 
 /// Up to which epoch ids are over, and how they ended.
 ///

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::message::{HoldEnd, Message, Reason};
+use super::message::Message;
 use super::names::{Attempt, BlockRef, Direction, Key, Link, Op, Peer, Rank, TransferId, Verb};
-use super::region::{Grid, Rect};
+use super::names::{Grid, Rect};
+use super::names::{HoldEnd, Reason};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::event::NewHold;
 use super::limits::{MAX_BLOCKS, MAX_WAIT_MS, READER_GRACE_MS};
-use super::message::HoldEnd;
+use super::names::HoldEnd;
 use super::names::Rank;
-use super::region::{Rect, Region, TooFragmented};
+use super::names::Rect;
+use super::region::{Region, TooFragmented};
 
 /// A hold. See the table in [`super`].
 #[derive(Clone, Debug, PartialEq, Eq)]

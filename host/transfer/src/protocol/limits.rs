@@ -1,10 +1,6 @@
 //! Every bound of the protocol, with its reason. Times are milliseconds.
 
-/// Layers of one transfer. The largest models have about 130.
-pub const MAX_LAYERS: u16 = 512;
-
-/// Blocks of one transfer on one side: 16,384 blocks of 16 tokens are a prompt of 256k tokens.
-pub const MAX_BLOCKS: usize = 16_384;
+pub use sluice_engine_sdk::wire::{MAX_BLOCKS, MAX_LAYERS};
 
 /// Pairs of ranks of one transfer: 16 producing ranks that feed 16 others one to one, or 4 that feed 4 each.
 pub const MAX_LINKS: usize = 16;

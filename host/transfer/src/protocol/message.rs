@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::names::{Attempt, BlockRef, Direction, Key, Link, Rank, TransferId, Verb};
-use super::region::{Grid, Rect};
+use super::names::{Attempt, BlockRef, Direction, Grid, Key, Link, Rank, Reason, Rect, TransferId, Verb};
 
 /// A message between the owners of two engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,64 +110,4 @@ pub enum End {
     Aborted(Reason),
     /// It will not be completed, and something may still land: only the consumer's closing of the endpoint helps.
     Unsure(Reason),
-}
-
-/// Why an attempt was given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum Reason {
-    /// The consumer's engine or the router wanted no more of it.
-    #[error("cancelled by its consumer")]
-    Cancelled,
-    /// A later epoch took its place.
-    #[error("superseded by a later epoch")]
-    Superseded,
-    /// Nothing came in time.
-    #[error("no first byte by the deadline")]
-    NoFirstByte,
-    /// Not all came in time.
-    #[error("not complete by the deadline")]
-    TooSlow,
-    /// The connection to the peer is gone.
-    #[error("the peer is gone")]
-    PeerLost,
-    /// The endpoint was closed under it.
-    #[error("the endpoint was closed")]
-    EndpointClosed,
-    /// A posted operation failed.
-    #[error("a posted operation failed")]
-    Fabric,
-    /// Both sides do not describe the same transfer.
-    #[error("producer and consumer do not agree on grid, blocks or ranks")]
-    Incompatible,
-    /// The hold ended before the transfer.
-    #[error("the hold had ended ({0:?})")]
-    HoldEnded(HoldEnd),
-    /// What is left of the lease is less than its margin.
-    #[error("too little is left of the lease")]
-    LeaseTooShort,
-    /// Blocks were no longer what was offered.
-    #[error("the blocks were no longer those that were offered")]
-    Stale,
-    /// The peer said what cannot be.
-    #[error("the peer reported what cannot be")]
-    BadReport,
-    /// The producer knows nothing of it (any more).
-    #[error("unknown to the producer")]
-    Unknown,
-    /// The engine on this side is gone.
-    #[error("the engine is gone")]
-    EngineGone,
-}
-
-/// How a hold ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum HoldEnd {
-    /// A consumer has it all.
-    Delivered,
-    /// Given up by its engine, the router or the consumer.
-    Released,
-    /// Its lease ran out.
-    Expired,
-    /// Its engine is gone.
-    Lost,
 }

@@ -75,9 +75,12 @@ pub mod wire;
 pub use deadlines::Deadlines;
 pub use event::{Action, Event, Feed, Generations, NewHold, NewSink, Outcome, Place, Post};
 pub use hold::{Hold, HoldPhase, RenewRefused};
-pub use message::{Body, End, HoldEnd, Lease, Message, Reason, Registration};
-pub use names::{Attempt, BlockRef, Direction, EngineId, Epoch, Key, Link, Op, Peer, Rank, TransferId, Verb};
+pub use message::{Body, End, Lease, Message, Registration};
+pub use names::{
+    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Grid, HoldEnd, Key, Link, Op, Peer, Rank, Reason,
+    Rect, Tokens, TransferId, Verb,
+};
 pub use owner::{Refused, Transfers};
-pub use region::{Grid, Rect, Region, TooFragmented};
+pub use region::{Region, TooFragmented};
 pub use sink::{Sink, SinkPhase};
 pub use source::{Source, SourcePhase};

@@ -1,6 +1,9 @@
 //! Who and what a transfer is about.
 
-pub use sluice_engine_sdk::wire::{Attempt, BlockRef, Direction, EngineId, Epoch, Rank, TransferId, Verb};
+pub use sluice_engine_sdk::wire::{
+    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Grid, HoldEnd, Rank, Reason, Rect, Tokens,
+    TransferId, Verb,
+};
 
 /// One life of an engine's process (of one of its processes, where its ranks live in several). A restart is another
 /// peer: nothing that it says speaks for the writes of the process before it.

@@ -3,74 +3,17 @@
 //! A transfer is a grid of cells, one for each block position and layer. What is ready, posted, in place or told is a
 //! [`Region`] of it: disjoint rectangles, so that a cell counts once however often it is reported.
 
-use super::limits::{MAX_BLOCKS, MAX_LAYERS, MAX_RECTS};
+use sluice_engine_sdk::wire::Rect;
 
-/// The cells of a transfer: both sides name the same grid, or they do not match. One position is as many tokens as
-/// the layouts of both sides agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
-    /// Block positions.
-    pub positions: u32,
-    /// Layers.
-    pub layers: u16,
+use super::limits::MAX_RECTS;
+
+/// Parts of a rectangle, and two that become one.
+trait Cut: Sized {
+    fn minus(self, other: Self, out: &mut Vec<Self>);
+    fn joined(self, other: Self) -> Option<Self>;
 }
 
-/// A range of positions in a range of layers; both half open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Rect {
-    /// First position.
-    pub first: u32,
-    /// Position after the last.
-    pub end: u32,
-    /// First layer.
-    pub first_layer: u16,
-    /// Layer after the last.
-    pub end_layer: u16,
-}
-
-impl Grid {
-    /// All of it.
-    #[must_use]
-    pub fn whole(self) -> Rect {
-        Rect { first: 0, end: self.positions, first_layer: 0, end_layer: self.layers }
-    }
-
-    /// Whether it is not empty and within bounds.
-    #[must_use]
-    pub fn is_valid(self) -> bool {
-        self.positions > 0
-            && self.positions as usize <= MAX_BLOCKS
-            && self.layers > 0
-            && self.layers <= MAX_LAYERS
-    }
-}
-
-impl Rect {
-    /// Cells in it.
-    #[must_use]
-    pub fn cells(self) -> u64 {
-        u64::from(self.end.saturating_sub(self.first))
-            * u64::from(self.end_layer.saturating_sub(self.first_layer))
-    }
-
-    /// Whether it is not empty and lies in `grid`.
-    #[must_use]
-    pub fn fits(self, grid: Grid) -> bool {
-        self.cells() > 0 && self.end <= grid.positions && self.end_layer <= grid.layers
-    }
-
-    /// What both have, if anything.
-    #[must_use]
-    pub fn intersection(self, other: Self) -> Option<Self> {
-        let both = Self {
-            first: self.first.max(other.first),
-            end: self.end.min(other.end),
-            first_layer: self.first_layer.max(other.first_layer),
-            end_layer: self.end_layer.min(other.end_layer),
-        };
-        (both.first < both.end && both.first_layer < both.end_layer).then_some(both)
-    }
-
+impl Cut for Rect {
     /// What this has and `other` has not: the layers below, those above, and what is left and right in between.
     fn minus(self, other: Self, out: &mut Vec<Self>) {
         let Some(cut) = self.intersection(other) else {
@@ -176,6 +119,8 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use sluice_engine_sdk::wire::Grid;
 
     use super::*;
 

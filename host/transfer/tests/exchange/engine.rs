@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use sluice_transfer::exchange::{Attached, Detached, EngineEvent, Extent, Handle, Hold, Receive};
+use sluice_transfer::exchange::{Attached, Detached, EngineEvent, Handle, Hold, Receive};
 use sluice_transfer::layout::KvLayout;
 use sluice_transfer::memory::{BlockTable, Freed, Slab};
 use sluice_transfer::protocol::{
-    Attempt, BlockRef, Direction, EngineId, Epoch, Peer, Rank, Rect, TransferId, Verb,
+    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Peer, Rank, Rect, TransferId, Verb,
 };
 
 use crate::kv;

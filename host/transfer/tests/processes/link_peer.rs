@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_engine_sdk::wire::{
-    Attempt, BlockRef, Direction, Element, EngineId, Epoch, Grid, HeadOrder, KvLayout, NewHold, NewReceive,
-    Order, Planes, Rank, Role, ToEngine, TransferId, Verb,
+    Attempt, BlockRef, Direction, Element, EngineId, Epoch, Extent, HeadOrder, KvLayout, NewHold, NewReceive,
+    Order, Planes, Rank, Role, ToEngine, Tokens, TransferId, Verb,
 };
 use sluice_engine_sdk::{Engine, EngineLink, Event, Settings, Slab, incarnation_now};
 use sluice_transfer::link::{LinkEvent, LinkListener};
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn engine(socket: &str, id: u128) -> Result<(), Box<dyn Error>> {
     let slab = Arc::new(Slab::create(LAYOUT.rank_bytes().ok_or("too large")?)?);
     let engine = Engine {
-        id: EngineId(id),
+        name: format!("engine-{id}"),
         incarnation: incarnation_now(),
         rank: Rank(0),
         role: Role::Unified,
@@ -61,19 +61,33 @@ fn engine(socket: &str, id: u128) -> Result<(), Box<dyn Error>> {
     let (link, session) = EngineLink::attach(socket, engine, Arc::clone(&slab), Settings::default())?;
     println!("attached");
     slab.write(3 * BLOCK_BYTES, &[0xC3; BLOCK_BYTES as usize])?;
-    let (id, grid) = (TransferId(1), Grid { positions: 1, layers: 2 });
+    let extent = Extent { first_token: 0, end_token: 4, position_tokens: 4 };
+    let (id, wanted) = (TransferId(1), Tokens { first: 0, end: 4 });
     let block = |index| vec![BlockRef { index, generation: 1 }];
     let blocks = block(3);
-    session.hold(NewHold { id, grid, blocks, fill_ms: 1, ttl_ms: 1_000, renewable: true, margin_ms: 0 })?;
-    session.ready(id, grid.whole())?;
+    session.hold(NewHold {
+        id,
+        extent,
+        blocks,
+        first_token: 0,
+        proofs: Vec::new(),
+        fill_ms: 1,
+        ttl_ms: 1_000,
+        renewable: true,
+        margin_ms: 0,
+    })?;
+    session.ready(id, extent.grid(2).ok_or("no tokens")?.whole())?;
     session.filled(id)?;
     session.receive(NewReceive {
         attempt: Attempt { id: TransferId(2), epoch: Epoch(1) },
-        source: EngineId(9),
+        source: EngineId::of_name("engine-9"),
         verb: Verb::Read,
         direction: Direction::PrefillToDecode,
-        grid,
+        extent,
+        wanted,
         blocks: block(5),
+        first_token: 0,
+        proofs: Vec::new(),
         first_byte_ms: 1_000,
         whole_ms: 1_000,
     })?;

@@ -11,15 +11,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::slab::Slab;
 use crate::transport::{Until, receive_with_descriptors, send_with_descriptor};
 use crate::wire::{
-    Answer, DecodeError, EncodeError, EngineId, Hello, KvLayout, Preamble, Rank, Refusal, Role, VERSIONS,
-    Welcome, read_answer, write_hello,
+    Answer, DecodeError, EncodeError, Hello, KvLayout, Preamble, Rank, Refusal, Role, VERSIONS, Welcome,
+    read_answer, write_hello,
 };
 
 /// An engine, or one rank of it, as its host is to know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    /// The same for all ranks and across restarts.
-    pub id: EngineId,
+    /// The name that the router knows it by: the same for all ranks and across restarts, and no other engine's.
+    pub name: String,
     /// Larger than any number that an earlier process of this rank used: [`incarnation_now`] is.
     pub incarnation: u64,
     /// Which tensor-parallel rank.
@@ -151,7 +151,7 @@ pub(super) fn attach(
     }
     let hello = write_hello(&Hello {
         versions: VERSIONS,
-        engine: engine.id,
+        name: engine.name.clone(),
         incarnation,
         rank: engine.rank,
         role: engine.role,

@@ -60,7 +60,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    fn within(&mut self, what: &'static str, count: usize, limit: usize) -> bool {
+    pub(super) fn within(&mut self, what: &'static str, count: usize, limit: usize) -> bool {
         if count > limit {
             self.broken.get_or_insert(EncodeError { what, count, limit });
         }
@@ -93,7 +93,7 @@ impl<'a> Cursor<'a> {
         Ok(*found)
     }
 
-    fn slice(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+    pub(super) fn slice(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let found = self.bytes[self.at..].get(..len).ok_or(DecodeError::Short(self.bytes.len()))?;
         self.at += len;
         Ok(found)
@@ -184,18 +184,18 @@ macro_rules! members {
     };
 }
 
-/// A choice without members, by its codes. They are the wire's: none ever gets another meaning.
+/// A choice, by its codes: one for each variant, or for each choice in it. They are the wire's: none ever gets another meaning.
 macro_rules! codes {
-    ($name:ident, $what:literal: $($code:literal => $($variant:ident)::+),* $(,)?) => {
+    ($name:ident, $what:literal: $($code:literal => $($variant:ident)::+ $(($($member:ident)::+))?),* $(,)?) => {
         impl $crate::wire::bytes::Wire for $name {
             fn put(&self, out: &mut $crate::wire::bytes::Writer) {
-                out.bytes.push(match self { $($($variant)::+ => $code),* });
+                out.bytes.push(match self { $($($variant)::+ $(($($member)::+))? => $code),* });
             }
             fn take(
                 from: &mut $crate::wire::bytes::Cursor<'_>,
             ) -> Result<Self, $crate::wire::bytes::DecodeError> {
                 match <u8 as $crate::wire::bytes::Wire>::take(from)? {
-                    $($code => Ok($($variant)::+),)*
+                    $($code => Ok($($variant)::+ $(($($member)::+))?),)*
                     code => Err($crate::wire::bytes::DecodeError::Unknown { what: $what, code }),
                 }
             }

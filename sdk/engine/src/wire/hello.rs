@@ -6,7 +6,7 @@ use super::layout::KvLayout;
 use super::names::{EngineId, Rank};
 use super::{MAGIC, MAX_TEXT_BYTES};
 
-/// Bytes of a hello or its answer, with its magic and count: both texts at their longest, and as much again for what
+/// Bytes of a hello or its answer, with its magic and count: its texts at their longest, and as much again for what
 /// a later version may add.
 pub const HELLO_AT_MOST_BYTES: usize = 4 * MAX_TEXT_BYTES;
 
@@ -31,8 +31,8 @@ pub struct Versions {
 pub struct Hello {
     /// Which versions it speaks.
     pub versions: Versions,
-    /// Which engine.
-    pub engine: EngineId,
+    /// Which engine, by the name that the router knows it by: see [`EngineId::of_name`].
+    pub name: String,
     /// Which life of it: rises with each attach, and with each process. What was said by an earlier one is over.
     pub incarnation: u64,
     /// Which of its ranks.
@@ -104,6 +104,16 @@ pub enum RefusalCode {
     TooSlow,
     /// The host goes away.
     Closing,
+    /// The engine's name cannot be.
+    Name,
+}
+
+impl Hello {
+    /// Which engine, for messages.
+    #[must_use]
+    pub fn engine(&self) -> EngineId {
+        EngineId::of_name(&self.name)
+    }
 }
 
 impl RefusalCode {
@@ -214,11 +224,11 @@ fn preamble<T>(
 }
 
 members!(Versions { oldest, newest });
-members!(Hello { versions, engine, incarnation, rank, role, model, layout, slab_bytes });
+members!(Hello { versions, name, incarnation, rank, role, model, layout, slab_bytes });
 members!(Welcome { version, session, ping_ms, silence_ms, max_open });
 members!(Refusal { code, text });
 codes!(Role, "role": 1 => Role::Prefill, 2 => Role::Decode, 3 => Role::Unified);
 codes!(RefusalCode, "refusal of an engine":
     1 => RefusalCode::NotOurs, 2 => RefusalCode::Version, 3 => RefusalCode::User, 4 => RefusalCode::Layout,
     5 => RefusalCode::Slab, 6 => RefusalCode::Duplicate, 7 => RefusalCode::Full, 8 => RefusalCode::TooSlow,
-    9 => RefusalCode::Closing);
+    9 => RefusalCode::Closing, 10 => RefusalCode::Name);

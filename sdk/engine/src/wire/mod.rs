@@ -26,6 +26,7 @@ mod frame;
 mod hello;
 mod layout;
 mod names;
+mod proof;
 mod reason;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,10 @@ pub use hello::{
     read_answer, read_hello, write_answer, write_hello,
 };
 pub use layout::{Element, HeadOrder, KvLayout, Order, Planes};
-pub use names::{Attempt, BlockRef, Direction, EngineId, Epoch, Grid, Rank, Rect, TransferId, Verb};
+pub use names::{
+    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Grid, Rank, Rect, Tokens, TransferId, Verb,
+};
+pub use proof::{Proof, proofs};
 pub use reason::{HoldEnd, Reason, Refused};
 pub use to_engine::{Subject, ToEngine};
 pub use to_host::{NewHold, NewReceive, ToHost};
@@ -50,8 +54,11 @@ pub const MAGIC: [u8; 8] = *b"sluiceKL";
 /// Blocks of one transfer: 16,384 blocks of 16 tokens are a prompt of 256k tokens.
 pub const MAX_BLOCKS: usize = 16_384;
 
-/// Bytes of one frame, its count excluded: a hold of [`MAX_BLOCKS`] blocks, with room for the rest of it.
-pub const MAX_FRAME_BYTES: usize = MAX_BLOCKS * 12 + 4_096;
+/// Layers of one transfer. The largest models have about 130.
+pub const MAX_LAYERS: u16 = 512;
+
+/// Bytes of one frame, its count excluded: a hold of [`MAX_BLOCKS`] blocks and their proofs, with room for the rest.
+pub const MAX_FRAME_BYTES: usize = MAX_BLOCKS * (12 + 16) + 4_096;
 
 /// Bytes of one text: a sentence that says what, where and what to do; or the name of a model.
 pub const MAX_TEXT_BYTES: usize = 512;

@@ -44,30 +44,25 @@ pub enum Reason {
     /// The producing engine is gone.
     #[error("the engine is gone")]
     EngineGone,
-    /// A consumer already had it.
-    #[error("the hold had ended: it was delivered")]
-    HoldDelivered,
-    /// It was given up before.
-    #[error("the hold had ended: it was released")]
-    HoldReleased,
-    /// Its lease ran out before.
-    #[error("the hold had ended: its lease ran out")]
-    HoldExpired,
-    /// Its engine went before.
-    #[error("the hold had ended: its engine was gone")]
-    HoldLost,
+    /// The hold ended before the transfer.
+    #[error("the hold had ended: {0}")]
+    HoldEnded(HoldEnd),
 }
 
 /// How a hold ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum HoldEnd {
     /// A consumer has it all.
+    #[error("it was delivered")]
     Delivered,
     /// Given up by its engine, the router or the consumer.
+    #[error("it was released")]
     Released,
     /// Its lease ran out.
+    #[error("its lease ran out")]
     Expired,
     /// Its engine was taken for gone.
+    #[error("its engine was gone")]
     Lost,
 }
 
@@ -86,14 +81,19 @@ pub enum Refused {
     /// There is no such engine here, and no way to one.
     #[error("the source engine is not known here")]
     NoSource,
+    /// Nothing of what was wanted is proven to be what the holder has.
+    #[error("the holder's tokens are not proven equal to these")]
+    Unproven,
 }
 
 codes!(Reason, "reason":
     1 => Reason::Cancelled, 2 => Reason::Superseded, 3 => Reason::NoFirstByte, 4 => Reason::TooSlow,
     5 => Reason::PeerLost, 6 => Reason::EndpointClosed, 7 => Reason::Fabric, 8 => Reason::Incompatible,
     9 => Reason::LeaseTooShort, 10 => Reason::Stale, 11 => Reason::BadReport, 12 => Reason::Unknown,
-    13 => Reason::EngineGone, 14 => Reason::HoldDelivered, 15 => Reason::HoldReleased,
-    16 => Reason::HoldExpired, 17 => Reason::HoldLost);
+    13 => Reason::EngineGone,
+    14 => Reason::HoldEnded(HoldEnd::Delivered), 15 => Reason::HoldEnded(HoldEnd::Released),
+    16 => Reason::HoldEnded(HoldEnd::Expired), 17 => Reason::HoldEnded(HoldEnd::Lost));
 codes!(HoldEnd, "end of a hold":
     1 => HoldEnd::Delivered, 2 => HoldEnd::Released, 3 => HoldEnd::Expired, 4 => HoldEnd::Lost);
-codes!(Refused, "refusal": 1 => Refused::Full, 2 => Refused::Used, 3 => Refused::Invalid, 4 => Refused::NoSource);
+codes!(Refused, "refusal": 1 => Refused::Full, 2 => Refused::Used, 3 => Refused::Invalid, 4 => Refused::NoSource,
+    5 => Refused::Unproven);

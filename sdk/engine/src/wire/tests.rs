@@ -26,8 +26,16 @@ fn rect() -> impl Strategy<Value = Rect> {
     })
 }
 
-fn grid() -> impl Strategy<Value = Grid> {
-    any::<(u32, u16)>().prop_map(|(positions, layers)| Grid { positions, layers })
+fn extent() -> impl Strategy<Value = Extent> {
+    any::<[u32; 3]>().prop_map(|[first_token, end_token, position_tokens]| Extent {
+        first_token,
+        end_token,
+        position_tokens,
+    })
+}
+
+fn some_proofs() -> impl Strategy<Value = Vec<Proof>> {
+    prop::collection::vec(any::<[u8; 16]>().prop_map(Proof), 0..20)
 }
 
 fn reason() -> impl Strategy<Value = Reason> {
@@ -46,19 +54,21 @@ fn reason() -> impl Strategy<Value = Reason> {
         BadReport,
         Unknown,
         EngineGone,
-        HoldDelivered,
-        HoldReleased,
-        HoldExpired,
-        HoldLost,
+        HoldEnded(HoldEnd::Delivered),
+        HoldEnded(HoldEnd::Released),
+        HoldEnded(HoldEnd::Expired),
+        HoldEnded(HoldEnd::Lost),
     ])
 }
 
 fn new_hold() -> impl Strategy<Value = NewHold> {
-    (any::<u128>(), grid(), blocks(), any::<[u64; 3]>(), any::<bool>()).prop_map(
-        |(id, grid, blocks, [fill_ms, ttl_ms, margin_ms], renewable)| NewHold {
+    (any::<(u128, u32)>(), extent(), blocks(), some_proofs(), any::<[u64; 3]>(), any::<bool>()).prop_map(
+        |((id, first_token), extent, blocks, proofs, [fill_ms, ttl_ms, margin_ms], renewable)| NewHold {
             id: TransferId(id),
-            grid,
+            extent,
             blocks,
+            first_token,
+            proofs,
             fill_ms,
             ttl_ms,
             renewable,
@@ -68,18 +78,34 @@ fn new_hold() -> impl Strategy<Value = NewHold> {
 }
 
 fn new_receive() -> impl Strategy<Value = NewReceive> {
-    (attempt(), any::<u128>(), any::<[bool; 2]>(), grid(), blocks(), any::<[u64; 2]>()).prop_map(
-        |(attempt, source, [reads, forward], grid, blocks, [first_byte_ms, whole_ms])| NewReceive {
-            attempt,
-            source: EngineId(source),
-            verb: if reads { Verb::Read } else { Verb::Write },
-            direction: if forward { Direction::PrefillToDecode } else { Direction::DecodeToPrefill },
-            grid,
-            blocks,
-            first_byte_ms,
-            whole_ms,
-        },
+    let tokens = any::<[u32; 3]>();
+    (
+        attempt(),
+        any::<u128>(),
+        any::<[bool; 2]>(),
+        extent(),
+        tokens,
+        blocks(),
+        some_proofs(),
+        any::<[u64; 2]>(),
     )
+        .prop_map(
+            |(attempt, source, [reads, forward], extent, [first, end, first_token], blocks, proofs, ms)| {
+                NewReceive {
+                    attempt,
+                    source: EngineId(source),
+                    verb: if reads { Verb::Read } else { Verb::Write },
+                    direction: if forward { Direction::PrefillToDecode } else { Direction::DecodeToPrefill },
+                    extent,
+                    wanted: Tokens { first, end },
+                    blocks,
+                    first_token,
+                    proofs,
+                    first_byte_ms: ms[0],
+                    whole_ms: ms[1],
+                }
+            },
+        )
 }
 
 fn to_host() -> impl Strategy<Value = ToHost> {
@@ -101,7 +127,8 @@ fn to_host() -> impl Strategy<Value = ToHost> {
 }
 
 fn to_engine() -> impl Strategy<Value = ToEngine> {
-    let why = prop::sample::select(vec![Refused::Full, Refused::Used, Refused::Invalid, Refused::NoSource]);
+    use Refused::*;
+    let why = prop::sample::select(vec![Full, Used, Invalid, NoSource, Unproven]);
     let subject = prop_oneof![
         any::<u128>().prop_map(|id| Subject::Hold(TransferId(id))),
         attempt().prop_map(Subject::Receive),
@@ -122,6 +149,7 @@ fn to_engine() -> impl Strategy<Value = ToEngine> {
             number,
             blocks
         }),
+        (attempt(), any::<u32>()).prop_map(|(attempt, end_token)| ToEngine::Cut { attempt, end_token }),
     ]
 }
 
@@ -170,10 +198,10 @@ fn hello() -> impl Strategy<Value = Hello> {
             }
         },
     );
-    (any::<[u16; 3]>(), any::<u128>(), any::<[u64; 2]>(), role, text(), layout).prop_map(
-        |([oldest, newest, rank], engine, [incarnation, slab_bytes], role, model, layout)| Hello {
+    (any::<[u16; 3]>(), text(), any::<[u64; 2]>(), role, text(), layout).prop_map(
+        |([oldest, newest, rank], name, [incarnation, slab_bytes], role, model, layout)| Hello {
             versions: Versions { oldest, newest },
-            engine: EngineId(engine),
+            name,
             incarnation,
             rank: Rank(rank),
             role,
@@ -186,8 +214,9 @@ fn hello() -> impl Strategy<Value = Hello> {
 
 fn answer() -> impl Strategy<Value = Answer> {
     use RefusalCode::*;
-    let code =
-        prop::sample::select(vec![NotOurs, Version, User, Layout, Slab, Duplicate, Full, TooSlow, Closing]);
+    let code = prop::sample::select(vec![
+        NotOurs, Version, User, Layout, Slab, Duplicate, Full, TooSlow, Closing, Name,
+    ]);
     prop_oneof![
         any::<(u16, u64, [u32; 3])>().prop_map(|(version, session, [ping_ms, silence_ms, max_open])| {
             Answer::Welcome(Welcome { version, session, ping_ms, silence_ms, max_open })
@@ -307,7 +336,7 @@ fn bytes_that_are_no_message_are_refused_by_name() {
     assert!(said(&frame(&[1, 0])).contains("ends early"));
     assert!(said(&frame(&[1; 12])).contains("3 bytes too many"));
     let mut hold = vec![16];
-    hold.extend([0; 16 + 6]);
+    hold.extend([0; 16 + 12]);
     hold.extend((MAX_BLOCKS as u32 + 1).to_le_bytes());
     assert!(said(&frame(&hold)).contains("16385 blocks, of at most 16384"));
 }

@@ -68,6 +68,14 @@ pub enum ToEngine {
         /// The blocks that were read.
         blocks: Vec<BlockRef>,
     },
+    /// Consumer: only the tokens before `end_token` come, since the holder's are proven equal so far. Said before
+    /// anything of the attempt arrives, and only if less comes than was wanted. The other blocks are left alone.
+    Cut {
+        /// Which attempt.
+        attempt: Attempt,
+        /// The token after the last that comes.
+        end_token: u32,
+    },
 }
 
 /// What was refused.
@@ -112,4 +120,5 @@ kinds!(ToEngine, "kind of message to an engine":
     70 => HoldEnded { id, end },
     71 => LeaseLeft { id, left_ms },
     72 => Confirm { attempt, number, blocks },
+    73 => Cut { attempt, end_token },
 );

@@ -1,7 +1,8 @@
 //! What an engine says to its host.
 
 use super::bytes::{kinds, members};
-use super::names::{Attempt, BlockRef, Direction, EngineId, Grid, Rect, TransferId, Verb};
+use super::names::{Attempt, BlockRef, Direction, EngineId, Extent, Rect, Tokens, TransferId, Verb};
+use super::proof::Proof;
 use super::reason::Reason;
 
 /// From the engine to the host.
@@ -65,10 +66,15 @@ pub enum ToHost {
 pub struct NewHold {
     /// The transfer they are for.
     pub id: TransferId,
-    /// The cells.
-    pub grid: Grid,
+    /// Its tokens.
+    pub extent: Extent,
     /// The blocks, in the order of the tokens.
     pub blocks: Vec<BlockRef>,
+    /// The sequence's token that the first of them begins with.
+    pub first_token: u32,
+    /// What the tokens are, from the sequence's first one on, so that a later prompt that begins with them may have
+    /// them; empty if that is not wanted.
+    pub proofs: Vec<Proof>,
     /// How long the prefill may take, in milliseconds.
     pub fill_ms: u64,
     /// How long the blocks are kept once it is over, in milliseconds.
@@ -90,18 +96,38 @@ pub struct NewReceive {
     pub verb: Verb,
     /// Which way they go.
     pub direction: Direction,
-    /// The cells.
-    pub grid: Grid,
+    /// The transfer's tokens, as its holder names them.
+    pub extent: Extent,
+    /// Which of them are to come: those that are cached here need not. Whole positions come, so also tokens beside
+    /// these that lie in a position with one of them.
+    pub wanted: Tokens,
     /// Where they are to be, in the order of the tokens.
     pub blocks: Vec<BlockRef>,
+    /// The sequence's token that the first of them begins with.
+    pub first_token: u32,
+    /// What the tokens here are, from the sequence's first one on. If there are any, only what the holder's proofs
+    /// show to be equal comes: see [`super::ToEngine::Cut`].
+    pub proofs: Vec<Proof>,
     /// How long the first byte may take, in milliseconds.
     pub first_byte_ms: u64,
     /// How long all may take, in milliseconds.
     pub whole_ms: u64,
 }
 
-members!(NewHold { id, grid, blocks, fill_ms, ttl_ms, renewable, margin_ms });
-members!(NewReceive { attempt, source, verb, direction, grid, blocks, first_byte_ms, whole_ms });
+members!(NewHold { id, extent, blocks, first_token, proofs, fill_ms, ttl_ms, renewable, margin_ms });
+members!(NewReceive {
+    attempt,
+    source,
+    verb,
+    direction,
+    extent,
+    wanted,
+    blocks,
+    first_token,
+    proofs,
+    first_byte_ms,
+    whole_ms
+});
 kinds!(ToHost, "kind of message to a host":
     16 => Hold { hold },
     17 => Ready { id, rect },

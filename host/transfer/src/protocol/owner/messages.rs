@@ -1,8 +1,9 @@
 //! What peers say, each to the machine that it is about.
 
 use super::super::event::{Action, Generations};
-use super::super::message::{Body, End, HoldEnd, Lease, Message, Reason, Registration};
+use super::super::message::{Body, End, Lease, Message, Registration};
 use super::super::names::{Attempt, Peer, TransferId};
+use super::super::names::{HoldEnd, Reason};
 use super::super::source::Source;
 use super::Transfers;
 

@@ -10,8 +10,8 @@ use super::deadlines::Deadlines;
 use super::event::{Action, Event, Generations, NewHold, NewSink};
 use super::hold::{Hold, RenewRefused};
 use super::limits::Limits;
-use super::message::{HoldEnd, Reason};
 use super::names::{Attempt, Epoch, TransferId};
+use super::names::{HoldEnd, Reason};
 use super::sink::Sink;
 use super::source::Source;
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::super::event::{Action, Place};
-use super::super::message::{Body, End, HoldEnd, Message, Reason};
+use super::super::message::{Body, End, Message};
 use super::super::names::{Attempt, Epoch, Peer, TransferId};
+use super::super::names::{HoldEnd, Reason};
 use super::super::sink::Sink;
 use super::super::source::Source;
 use super::{Due, Transfers};

@@ -1,9 +1,10 @@
 //! What is in place, and who may be told so.
 
 use super::super::event::Action;
-use super::super::message::{Body, End, Reason};
+use super::super::message::{Body, End};
+use super::super::names::Reason;
+use super::super::names::Rect;
 use super::super::names::{Link, Rank, Verb};
-use super::super::region::Rect;
 use super::{Sink, SinkPhase};
 
 impl Sink {

@@ -2,7 +2,8 @@
 
 use super::super::event::{Action, Place};
 use super::super::limits::FENCE_PATIENCE_MS;
-use super::super::message::{End, Reason};
+use super::super::message::End;
+use super::super::names::Reason;
 use super::super::names::{Key, Peer, Verb};
 use super::{Sink, SinkPhase, Stage};
 

@@ -2,7 +2,8 @@
 
 use super::super::event::{Action, Outcome, Post};
 use super::super::limits::MAX_OPS_IN_FLIGHT;
-use super::super::message::{Body, Reason};
+use super::super::message::Body;
+use super::super::names::Reason;
 use super::super::names::{Op, Verb};
 use super::{Fetch, Sink, SinkPhase, Stage};
 

@@ -13,9 +13,11 @@ use std::sync::Arc;
 
 use super::event::{Action, NewSink};
 use super::limits::{FENCE_PATIENCE_MS, MAX_BLOCKS, MAX_LINKS, MAX_SOURCES, MAX_WAIT_MS};
-use super::message::{End, Reason};
+use super::message::End;
+use super::names::Reason;
+use super::names::Rect;
 use super::names::{BlockRef, Link, Verb};
-use super::region::{Rect, Region};
+use super::region::Region;
 
 /// The consumer's machine. See the table in [`super`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 use super::event::{Action, Generations, Outcome};
 use super::hold::Hold;
 use super::limits::{FENCE_PATIENCE_MS, MAX_WAIT_MS};
-use super::message::{Body, End, Message, Reason, Registration};
+use super::message::{Body, End, Message, Registration};
+use super::names::Reason;
+use super::names::Rect;
 use super::names::{Attempt, Peer, Rank, Verb};
-use super::region::{Rect, Region};
+use super::region::Region;
 
 /// The producer's machine. See the table in [`super`].
 #[derive(Clone, Debug, PartialEq, Eq)]

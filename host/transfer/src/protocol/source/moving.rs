@@ -3,7 +3,8 @@
 use super::super::event::{Action, Post};
 use super::super::hold::{Hold, HoldPhase};
 use super::super::limits::{MAX_LINKS, MAX_OPS_IN_FLIGHT};
-use super::super::message::{Body, Reason};
+use super::super::message::Body;
+use super::super::names::Reason;
 use super::super::names::{Op, Verb};
 use super::super::region::Region;
 use super::{Source, SourcePhase};

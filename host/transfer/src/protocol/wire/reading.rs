@@ -1,9 +1,10 @@
 //! From bytes to messages. Every bound is checked here; what the numbers mean for a transfer, the machines check.
 
 use super::super::limits::{MAX_BLOCKS, MAX_LINKS};
-use super::super::message::{Body, End, HoldEnd, Lease, Message, Reason, Registration};
+use super::super::message::{Body, End, Lease, Message, Registration};
 use super::super::names::{Attempt, BlockRef, Direction, Epoch, Key, Link, Rank, TransferId, Verb};
-use super::super::region::{Grid, Rect};
+use super::super::names::{Grid, Rect};
+use super::super::names::{HoldEnd, Reason};
 use super::DecodeError;
 use super::cursor::Cursor;
 

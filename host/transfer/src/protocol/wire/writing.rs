@@ -1,8 +1,9 @@
 //! From messages to bytes. The numbers here are the wire's: they are never given another meaning.
 
-use super::super::message::{Body, End, HoldEnd, Lease, Message, Reason, Registration};
+use super::super::message::{Body, End, Lease, Message, Registration};
+use super::super::names::Rect;
 use super::super::names::{BlockRef, Direction, Link, Verb};
-use super::super::region::Rect;
+use super::super::names::{HoldEnd, Reason};
 
 pub(super) fn message(message: &Message, out: &mut Vec<u8>) {
     match message {

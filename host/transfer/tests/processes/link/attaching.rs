@@ -1,7 +1,7 @@
 //! Engines that do all as they should.
 
 use sluice_engine_sdk::wire::{
-    Attempt, Epoch, Frame, Grid, NewHold, Refused, Subject, ToEngine, ToHost, TransferId, write_hello,
+    Attempt, Epoch, Extent, Frame, NewHold, Refused, Subject, ToEngine, ToHost, TransferId, write_hello,
 };
 use sluice_engine_sdk::{AttachError, EngineLink, Event, LinkEnd, SendError};
 use sluice_transfer::link::wire::{BlockRef, Rank, RefusalCode};
@@ -20,7 +20,7 @@ fn an_engine_in_another_process_gives_its_memory_and_says_what_is_in_it() {
     assert_eq!(attached.geometry.rank_bytes(), SLAB_BYTES);
     let ToHost::Hold { hold } = host.said() else { panic!("no hold") };
     assert_eq!(hold.blocks, [BlockRef { index: 3, generation: 1 }]);
-    assert_eq!(host.said(), ToHost::Ready { id: hold.id, rect: hold.grid.whole() });
+    assert_eq!(host.said(), ToHost::Ready { id: hold.id, rect: hold.extent.grid(2).unwrap().whole() });
     assert_eq!(host.said(), ToHost::Filled { id: hold.id });
     let mut block = vec![0; BLOCK_BYTES as usize];
     attached.slab.read(3 * BLOCK_BYTES, &mut block).unwrap();
@@ -29,7 +29,8 @@ fn an_engine_in_another_process_gives_its_memory_and_says_what_is_in_it() {
     let ToHost::Receive { receive } = host.said() else { panic!("nothing asked for") };
     assert_eq!(receive.blocks[0].index, 5);
     attached.slab.write(5 * BLOCK_BYTES, &[0xA5]).unwrap();
-    attached.sender.send(ToEngine::Arrived { attempt: receive.attempt, rect: receive.grid.whole() }).unwrap();
+    let rect = receive.extent.cells(receive.wanted, 2).unwrap();
+    attached.sender.send(ToEngine::Arrived { attempt: receive.attempt, rect }).unwrap();
     attached.sender.send(ToEngine::Completed { attempt: receive.attempt }).unwrap();
     assert_eq!(peer.line(), "attached");
     let line = peer.line();
@@ -100,11 +101,13 @@ fn a_description_that_cannot_be_is_refused_alone() {
     let host = Host::new(Settings::default());
     let (link, session) = EngineLink::attach(&host.socket, engine(1), slab(), quick()).unwrap();
     let _attached = host.attached();
-    let grid = Grid { positions: 1, layers: 2 };
+    let extent = Extent { first_token: 0, end_token: 4, position_tokens: 4 };
     let hold = |id, index| NewHold {
         id: TransferId(id),
-        grid,
+        extent,
         blocks: vec![BlockRef { index, generation: 1 }],
+        first_token: 0,
+        proofs: Vec::new(),
         fill_ms: 1,
         ttl_ms: 1,
         renewable: false,

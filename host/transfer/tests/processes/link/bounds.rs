@@ -161,7 +161,7 @@ fn handshakes_and_engines_are_bounded() {
 
 #[test]
 fn what_is_no_frame_or_cannot_be_ends_the_session_with_a_reason() {
-    let impossible = Rect { end_layer: 3, ..whole().whole() };
+    let impossible = Rect { end_layer: 3, ..whole().grid(2).unwrap().whole() };
     let ready = encode(&Frame::Message(ToHost::Ready { id: TransferId(1), rect: impossible })).unwrap();
     let cases: [(&[u8], &str); 5] = [
         (&[0, 0, 0, 0], "a frame of 0 bytes"),

@@ -33,7 +33,7 @@ fn a_killed_engine_is_an_event_and_its_memory_stays() {
 
     drop(attached);
     let _next = Peer::new("engine", &host.socket, &["7"]);
-    assert_eq!(host.attached().engine.0, 7);
+    assert_eq!(host.attached().name, "engine-7");
 }
 
 #[test]

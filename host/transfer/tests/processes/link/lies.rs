@@ -32,7 +32,7 @@ fn lies() -> Vec<Lie> {
         ("not a hello", at(12, 9), one(), NotOurs, "first frame 9"),
         ("endless", at(10, 0xFF), one(), NotOurs, "of at most"),
         ("ends early", at(8, 5), one(), NotOurs, "ends early"),
-        ("unknown role", at(12 + 1 + 4 + 16 + 8 + 2, 77), one(), NotOurs, "role 77"),
+        ("unknown role", at(12 + 1 + 4 + (2 + "engine-1".len()) + 8 + 2, 77), one(), NotOurs, "role 77"),
         (
             "wrong version",
             spoilt(|hello| hello.versions = Versions { oldest: 7, newest: 8 }),

@@ -16,8 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_engine_sdk::wire::{
-    Element, EngineId, Frame, Grid, HeadOrder, KvLayout, MAX_BLOCKS, Order, Planes, Rank, Role, ToHost,
-    TransferId,
+    Element, Extent, Frame, HeadOrder, KvLayout, MAX_BLOCKS, Order, Planes, Rank, Role, ToHost, TransferId,
 };
 use sluice_engine_sdk::{Engine, EngineLink, Event, Slab};
 use sluice_transfer::link::{Attached, LinkEvent, LinkListener, Settings};
@@ -77,7 +76,7 @@ impl Host {
 /// An engine's end in this process.
 pub fn engine(id: u128) -> Engine {
     Engine {
-        id: EngineId(id),
+        name: format!("engine-{id}"),
         incarnation: 100,
         rank: Rank(0),
         role: Role::Prefill,
@@ -139,6 +138,6 @@ pub fn numbered(number: u128) -> Frame<ToHost> {
     Frame::Message(ToHost::Renew { id: TransferId(number) })
 }
 
-pub fn whole() -> Grid {
-    Grid { positions: MAX_BLOCKS as u32, layers: 2 }
+pub fn whole() -> Extent {
+    Extent { first_token: 0, end_token: MAX_BLOCKS as u32, position_tokens: 1 }
 }

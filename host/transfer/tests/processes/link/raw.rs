@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use sluice_engine_sdk::wire::{
-    Answer, EngineId, Frame, FrameBuffer, Hello, Message, Preamble, Rank, RefusalCode, Role, ToEngine,
-    VERSIONS, encode, read_answer, write_hello,
+    Answer, Frame, FrameBuffer, Hello, Message, Preamble, Rank, RefusalCode, Role, ToEngine, VERSIONS,
+    encode, read_answer, write_hello,
 };
 
 use super::{FAR, LAYOUT, SLAB_BYTES};
@@ -17,7 +17,7 @@ use super::{FAR, LAYOUT, SLAB_BYTES};
 pub fn hello(id: u128) -> Hello {
     Hello {
         versions: VERSIONS,
-        engine: EngineId(id),
+        name: format!("engine-{id}"),
         incarnation: 1,
         rank: Rank(0),
         role: Role::Prefill,

@@ -1,22 +1,10 @@
-//! Which tokens of a sequence a transfer is of, and which bytes some cells of it are. Pure.
+//! Which bytes some cells of a transfer are. Pure.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::fabric::MAX_POST_COPIES;
 use crate::layout::{Blocks, Pair, Part, PartError, Plan, RankLink};
-use crate::protocol::{BlockRef, Grid, Rect};
-
-/// The tokens of a transfer, cut into positions. Both sides name the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// The first token, counted in its sequence.
-    pub first_token: u32,
-    /// The token after the last.
-    pub end_token: u32,
-    /// Tokens of one position of the grid; the last may be shorter. Progress is told in these.
-    pub position_tokens: u32,
-}
+use crate::protocol::{BlockRef, Extent, Rect};
 
 /// One side's blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,37 +28,6 @@ pub struct Work {
     pub sink: Arc<Place>,
     /// What is left to be planned.
     pub left: Vec<Rect>,
-}
-
-impl Extent {
-    /// Its cells, with so many layers; `None` if it is empty or has more than a grid may.
-    #[must_use]
-    pub fn grid(&self, layers: u32) -> Option<Grid> {
-        let tokens = self.end_token.checked_sub(self.first_token)?;
-        if self.position_tokens == 0 {
-            return None;
-        }
-        let positions = tokens.div_ceil(self.position_tokens);
-        let grid = Grid { positions, layers: u16::try_from(layers).ok()? };
-        grid.is_valid().then_some(grid)
-    }
-
-    /// The tokens of some cells, those of a rectangle that lies in its grid.
-    #[must_use]
-    pub fn tokens(&self, rect: Rect) -> Range<u32> {
-        let at = |position: u32| {
-            let token = u64::from(self.first_token) + u64::from(position) * u64::from(self.position_tokens);
-            u32::try_from(token).map_or(self.end_token, |token| token.min(self.end_token))
-        };
-        at(rect.first)..at(rect.end)
-    }
-
-    /// Whether blocks of so many tokens hold all of it.
-    #[must_use]
-    pub fn is_held_by(&self, first_token: u32, blocks: usize, block_tokens: u32) -> bool {
-        let end = u64::from(first_token) + blocks as u64 * u64::from(block_tokens);
-        first_token <= self.first_token && u64::from(self.end_token) <= end
-    }
 }
 
 impl Place {
@@ -128,36 +85,6 @@ fn halved(rect: Rect) -> Option<(Rect, Rect)> {
 mod tests {
     use super::*;
     use crate::layout::{Element, Geometry, HeadOrder, KvLayout, Order, Planes};
-
-    #[test]
-    fn cells_are_tokens() {
-        let extent = Extent { first_token: 5, end_token: 38, position_tokens: 16 };
-        let rect = |first, end| Rect { first, end, first_layer: 0, end_layer: 1 };
-        assert_eq!(extent.grid(28), Some(Grid { positions: 3, layers: 28 }));
-        for (cells, tokens) in [(rect(0, 1), 5..21), (rect(1, 3), 21..38), (rect(2, 3), 37..38)] {
-            assert_eq!(extent.tokens(cells), tokens);
-        }
-        let holds = [((0, 3, 16), true), ((0, 2, 16), false), ((5, 33, 1), true), ((6, 99, 16), false)];
-        for ((first, blocks, block_tokens), held) in holds {
-            assert_eq!(extent.is_held_by(first, blocks, block_tokens), held, "{first} {blocks}");
-        }
-    }
-
-    #[test]
-    fn what_makes_no_grid_is_none() {
-        let extent = Extent { first_token: 0, end_token: 64, position_tokens: 16 };
-        let cases = [
-            (Extent { end_token: 0, ..extent }, 1),
-            (Extent { first_token: 65, ..extent }, 1),
-            (Extent { position_tokens: 0, ..extent }, 1),
-            (Extent { end_token: u32::MAX, ..extent }, 1),
-            (extent, 0),
-            (extent, 70_000),
-        ];
-        for (extent, layers) in cases {
-            assert_eq!(extent.grid(layers), None, "{extent:?} {layers}");
-        }
-    }
 
     /// Heads are split and tokens lie outermost, so that a run is a token: more than one post takes.
     #[test]
