@@ -32,6 +32,32 @@ pub const DECODE: KvLayout = KvLayout {
     ..PREFILL
 };
 
+/// Memory of a rank, on either side of the link.
+pub trait Memory {
+    fn put(&self, offset: u64, bytes: &[u8]);
+    fn get(&self, offset: u64, into: &mut [u8]);
+}
+
+impl Memory for Slab {
+    fn put(&self, offset: u64, bytes: &[u8]) {
+        self.write(offset, bytes).unwrap();
+    }
+
+    fn get(&self, offset: u64, into: &mut [u8]) {
+        self.read(offset, into).unwrap();
+    }
+}
+
+impl Memory for sluice_engine_sdk::Slab {
+    fn put(&self, offset: u64, bytes: &[u8]) {
+        self.write(offset, bytes).unwrap();
+    }
+
+    fn get(&self, offset: u64, into: &mut [u8]) {
+        self.read(offset, into).unwrap();
+    }
+}
+
 pub fn slabs(layout: KvLayout) -> Vec<Arc<Slab>> {
     let bytes = Geometry::new(layout).unwrap().rank_bytes();
     let slab = |_| Arc::new(Slab::create(bytes, HugePages::FromKernelOnly).unwrap());
@@ -88,18 +114,18 @@ fn each(
 /// Computes one layer of a sequence whose first token is the first of `blocks`.
 pub fn compute(
     layout: &KvLayout,
-    slabs: &[Arc<Slab>],
+    slabs: &[Arc<impl Memory>],
     blocks: &[u32],
     sequence: u64,
     part: (Range<u32>, u32),
 ) {
-    each(layout, blocks, sequence, part, |rank, offset, marks| slabs[rank].write(offset, marks).unwrap());
+    each(layout, blocks, sequence, part, |rank, offset, marks| slabs[rank].put(offset, marks));
 }
 
 /// Bytes of one layer that are not what they should be.
 pub fn wrong(
     layout: &KvLayout,
-    slabs: &[Arc<Slab>],
+    slabs: &[Arc<impl Memory>],
     blocks: &[u32],
     sequence: u64,
     part: (Range<u32>, u32),
@@ -107,7 +133,7 @@ pub fn wrong(
     let mut wrong = 0;
     each(layout, blocks, sequence, part, |rank, offset, marks| {
         let mut found = vec![0; marks.len()];
-        slabs[rank].read(offset, &mut found).unwrap();
+        slabs[rank].get(offset, &mut found);
         wrong += found.iter().zip(marks).filter(|(found, mark)| found != mark).count();
     });
     wrong
