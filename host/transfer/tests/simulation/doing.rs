@@ -1,17 +1,16 @@
 //! The shell of a simulated process: events in, actions done.
 
 use sluice_transfer::protocol::{
-    Action, Attempt, Body, End, Event, Key, Lease, Message, Outcome, Peer, Place as Freed, Post, Reason,
-    Verb, wire,
+    Action, Attempt, Body, End, Event, Key, Lease, Message, Outcome, Peer, Place as Freed, Reason, Verb, wire,
 };
 
 use crate::coverage::Phases;
 use crate::flaw::Flaw;
 use crate::flight::{Flight, What};
-use crate::job::{Asked, Stage};
+use crate::job::Stage;
 use crate::memory::Owner;
 use crate::node::Life;
-use crate::world::{Envelope, HoldFate, ReadFate, World};
+use crate::world::{Envelope, HoldFate, World};
 
 impl World {
     /// Tells a process something, if it can hear.
@@ -143,48 +142,6 @@ impl World {
         let mut bytes = Vec::new();
         wire::encode(&message, &mut bytes);
         self.wire.push(Envelope { from, to, bytes, sent_ms: self.now_ms });
-    }
-
-    fn post(&mut self, at: usize, what: What, post: Post) {
-        let poster = self.nodes[at].peer;
-        let target = if what == What::Write { self.node_of(post.peer) } else { at };
-        let Some(job) = self.jobs.iter().find(|job| job.id == post.op.attempt.id) else { return };
-        let shards = job.shards(post.link);
-        let Some(landing) = self.landings.get(&post.op.attempt) else { return };
-        let Asked { wanted, named } = landing.asked.clone();
-        let mistaken = self.flaw == Some(Flaw::AnyPartCounts) && what == What::Write;
-        if !mistaken && !post.rect.is_within(wanted) {
-            return self.violate("T1", format!("node {at}: {post:?} goes beyond {wanted:?}"));
-        }
-        let words = Flight::words(
-            &post,
-            shards,
-            match what {
-                What::CopyOut => (named.start, named.start),
-                What::Write if mistaken => (0, 0),
-                What::Read | What::Write => (0, named.start),
-            },
-        );
-        if what == What::Read {
-            let fate = ReadFate { link: post.link, rect: post.rect, done: false, confirmed: false };
-            self.reads.insert((post.op.attempt, post.op.number), fate);
-        }
-        if what == What::Write {
-            self.endpoint(at, post.peer);
-        }
-        let (cancelled, begun, mute, held_up_until_ms) = (false, false, false, 0);
-        self.flights.push(Flight {
-            what,
-            post,
-            node: at,
-            poster,
-            target,
-            words,
-            cancelled,
-            begun,
-            mute,
-            held_up_until_ms,
-        });
     }
 
     /// The endpoint of a process for a peer, opened when there is none.
