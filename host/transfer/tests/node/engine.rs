@@ -131,7 +131,7 @@ impl Engine {
 
     /// Computes a layer on all ranks, and each rank says so.
     pub fn compute(&self, job: &Job, blocks: &[BlockRef], layer: u32) {
-        kv::compute(&self.layout, &self.slabs, &indexes(blocks), job.sequence(), (0..job.tokens, layer));
+        kv::compute(&self.layout, &self.slabs, (&indexes(blocks), 0), job.sequence(), (0..job.tokens, layer));
         let grid = job.extent().grid(self.layout.layers).unwrap();
         let rect = Rect { first_layer: layer as u16, end_layer: layer as u16 + 1, ..grid.whole() };
         self.sessions.iter().for_each(|rank| rank.ready(job.id, rect).unwrap());
@@ -163,7 +163,8 @@ impl Engine {
     /// Bytes of all layers that are not what the source computed, of the first so many tokens.
     pub fn wrong(&self, job: &Job, blocks: &[BlockRef], tokens: u32) -> usize {
         let blocks = indexes(blocks);
-        let of = |layer| kv::wrong(&self.layout, &self.slabs, &blocks, job.sequence(), (0..tokens, layer));
+        let of =
+            |layer| kv::wrong(&self.layout, &self.slabs, (&blocks, 0), job.sequence(), (0..tokens, layer));
         (0..self.layout.layers).map(of).sum()
     }
 

@@ -19,10 +19,9 @@ use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, channel};
-use std::time::Instant;
 
 use engine::{Engine, Job};
-use sluice_engine_sdk::transport::Pace;
+use sluice_engine_sdk::transport::{Clock, Monotonic, Pace};
 use sluice_engine_sdk::wire::{BlockRef, Verb};
 use sluice_transfer::fabric::ShmSettings;
 use sluice_transfer::link::Settings;
@@ -47,8 +46,8 @@ fn host(socket: PathBuf, silence_ms: u64) {
         limits: Limits::default(),
         shm: ShmSettings::default(),
     };
-    let began = Instant::now();
-    let clock = Arc::new(move || began.elapsed().as_millis() as u64);
+    let time = Monotonic::default();
+    let clock = Arc::new(move || time.now_ms());
     let _node = Node::start(settings, clock, Arc::new(|event| println!("{event:?}"))).unwrap();
     println!("listens");
     let _ = std::io::stdin().lock().lines().count();

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
+use sluice_engine_sdk::transport::{Clock, Monotonic};
 use sluice_transfer::fabric::ShmSettings;
 use sluice_transfer::link::Settings;
 use sluice_transfer::node::{Node, NodeEvent, NodeSettings};
@@ -31,8 +31,8 @@ impl World {
         };
         let (tell, events) = channel();
         let tell = Arc::new(move |event| drop(tell.send(event)));
-        let began = Instant::now();
-        let clock = Arc::new(move || began.elapsed().as_millis() as u64);
+        let time = Monotonic::default();
+        let clock = Arc::new(move || time.now_ms());
         let node = Node::start(settings, clock, tell).unwrap();
         Self { node, socket, events: Mutex::new(events), _folder: folder }
     }

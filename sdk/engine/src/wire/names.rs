@@ -130,6 +130,12 @@ impl Grid {
             && self.layers > 0
             && self.layers <= MAX_LAYERS
     }
+
+    /// Whether `part` is some of its positions, in all layers.
+    #[must_use]
+    pub fn has_positions(self, part: Rect) -> bool {
+        part.fits(self) && (part.first_layer, part.end_layer) == (0, self.layers)
+    }
 }
 
 impl Rect {
@@ -149,7 +155,13 @@ impl Rect {
     /// Whether it is not empty and lies in `grid`.
     #[must_use]
     pub fn fits(self, grid: Grid) -> bool {
-        !self.is_empty() && self.end <= grid.positions && self.end_layer <= grid.layers
+        self.is_within(grid.whole())
+    }
+
+    /// Whether it is not empty and `other` has all of it.
+    #[must_use]
+    pub fn is_within(self, other: Self) -> bool {
+        self.intersection(other) == Some(self)
     }
 
     /// What both have, if anything.
