@@ -286,6 +286,27 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_grid_is_some_of_its_positions_in_all_layers() {
+        let grid = Grid { positions: 4, layers: 3 };
+        let whole = grid.whole();
+        for (part, fits, in_all_layers) in [
+            (whole, true, true),
+            (Rect { first: 3, ..whole }, true, true),
+            (Rect { first: 1, end: 2, ..whole }, true, true),
+            (Rect { first_layer: 1, ..whole }, true, false),
+            (Rect { end_layer: 2, ..whole }, true, false),
+            (Rect { first: 4, ..whole }, false, false),
+            (Rect { first: 3, end: 2, ..whole }, false, false),
+            (Rect { end: 5, ..whole }, false, false),
+            (Rect { end_layer: 4, ..whole }, false, false),
+        ] {
+            assert_eq!((part.fits(grid), grid.has_positions(part)), (fits, in_all_layers), "{part:?}");
+        }
+        let tail = Rect { first: 2, ..whole };
+        assert!(tail.is_within(whole) && tail.is_within(tail) && !whole.is_within(tail));
+    }
+
+    #[test]
     fn what_makes_no_grid_is_none() {
         let extent = Extent { first_token: 0, end_token: 64, position_tokens: 16 };
         for (extent, layers) in [
