@@ -163,8 +163,7 @@ impl Driver {
                 });
             }
             Command::FlipByte { block, offset, reply } => {
-                let byte = self.engine.block_mut(block).and_then(|block| block.get_mut(offset));
-                let _ = reply.send(byte.map(|byte| *byte ^= 1).is_some());
+                let _ = reply.send(self.engine.flip_bit(block, offset));
             }
             Command::Die(why) => return Err(why),
         }
@@ -189,7 +188,7 @@ impl Driver {
     fn read(&mut self, blocks: &[u32]) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for block in blocks {
-            bytes.extend_from_slice(self.engine.block(*block)?);
+            bytes.extend(self.engine.read_block(*block)?);
             if bytes.len() > MAX_BLOCK_BYTES {
                 return None;
             }
