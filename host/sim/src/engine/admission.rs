@@ -27,7 +27,7 @@ impl Engine {
             let blocks =
                 if sequence.external == 0 { Vec::new() } else { sequence.blocks[first..end].to_vec() };
             let queue = if blocks.is_empty() { &mut self.running } else { &mut self.loading };
-            loads.push(Load { sequence: sequence.id, blocks });
+            loads.push(Load { sequence: sequence.id, first_token: sequence.computed, blocks });
             queue.push(sequence);
         }
         loads

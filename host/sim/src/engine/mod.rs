@@ -146,6 +146,8 @@ pub struct Occupancy {
 pub struct Load {
     /// Who wants it.
     pub sequence: SequenceId,
+    /// The first token that is wanted; the first of the blocks begins with it.
+    pub first_token: usize,
     /// Where it goes, in order. They match the remote blocks from the end. Empty when nothing is worth fetching:
     /// then the sequence runs already, and the remote blocks are only to be let go.
     pub blocks: Vec<BlockId>,
