@@ -4,6 +4,8 @@
 //! which reads what a request asks for. [`link`] is a thread that attaches whenever a host is there. Here they meet the
 //! engine, on the driver's task: nothing waits for the host for longer than it takes to queue a message.
 
+#[cfg(test)]
+mod anything;
 mod books;
 mod effects;
 pub(crate) mod leg;
