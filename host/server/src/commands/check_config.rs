@@ -15,7 +15,8 @@ use crate::config::{self, Config, ConfigError, Secrets};
 pub fn run(args: &CheckConfig) -> ExitCode {
     let good = config::load(&args.config).and_then(|config| {
         Secrets::read(&config)?;
-        let notes = check_files(&config)?;
+        let mut notes = config.notes();
+        notes.extend(check_files(&config)?);
         Ok((config, notes))
     });
     match good {

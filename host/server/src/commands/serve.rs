@@ -78,6 +78,7 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let telemetry = Arc::new(Telemetry::new(&config.telemetry));
+    config.notes().iter().for_each(|note| tracing::warn!("{note}"));
     if config.policy.default != config::BUILTIN {
         telemetry.metrics.expect_policy(&config.policy.default);
     }

@@ -197,6 +197,7 @@ impl Worker {
     pub fn new(pool: &config::Pool, worker: &config::Worker, metrics: &Metrics) -> Self {
         let mut abilities = match pool.mode {
             PoolMode::Pull => ability::PULL,
+            PoolMode::HostManaged => ability::PULL | ability::PUSH | ability::HOLDS_RELEASABLE,
             PoolMode::Unified => 0,
         };
         if worker.can_prefill {
