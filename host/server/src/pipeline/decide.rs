@@ -9,7 +9,7 @@ use sluice_core::verdict::{DecodeChoice, Placement, Rejection, Route, TransferMo
 use sluice_policy::{Named, Policy};
 
 use super::call::Call;
-use crate::config::BUILTIN;
+use crate::config::{BUILTIN, PoolMode};
 use crate::decisions::{Taken, Ticket};
 use crate::fleet::Table;
 use crate::http::error::{ApiError, Blame};
@@ -210,6 +210,7 @@ fn tell_unknown_hints(call: &Call<'_>, policy: &Policy, route: &Route) {
 fn coerce_transfer(call: &Call<'_>, route: &Route) {
     if let Placement::Disaggregated(plan) = route.placement
         && plan.transfer == TransferMode::Push
+        && call.pool.config.mode != PoolMode::HostManaged
     {
         let telemetry = &call.app.telemetry;
         call.pool.metrics.coerced_push();
@@ -249,7 +250,7 @@ fn refusal(rejection: Rejection) -> ApiError {
 }
 
 fn unserved(call: &Call<'_>) -> ApiError {
-    let pair = "a pull pool needs a prefill and a decode worker";
+    let pair = "it needs a prefill and a decode worker whose KV is alike";
     let why = call.pool.missing().unwrap_or_else(|| pair.to_owned());
     let message = format!("pool {:?} cannot serve this now: {why}", call.pool.config.name);
     ApiError::no_worker_up(message)
