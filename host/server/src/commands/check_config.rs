@@ -42,7 +42,9 @@ fn check_files(config: &Config) -> Result<Vec<String>, ConfigError> {
     let folder = &config.policy.folder;
     sluice_policy::check_folder(folder).map_err(|error| serve::policy_folder(config, &error))?;
     let bindings = sluice_policy::read_bindings(folder).map_err(|error| in_bindings(&error))?;
-    Ok(notes(config, &bindings, &policies_in(folder)))
+    let mut notes = notes(config, &bindings, &policies_in(folder));
+    notes.extend(config.transfer.no_folder().filter(|_| config.moves_kv()));
+    Ok(notes)
 }
 
 fn in_bindings(error: &BindingsError) -> ConfigError {

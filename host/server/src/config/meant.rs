@@ -113,6 +113,17 @@ pub enum PolicyCache {
     In(PathBuf),
 }
 
+impl Transfer {
+    /// What to tell of the socket's folder, if it is not there: it is looked for now.
+    pub fn no_folder(&self) -> Option<String> {
+        let folder = self.socket.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+        let told = || {
+            format!("engines cannot attach at {}: {} is no folder", self.socket.display(), folder.display())
+        };
+        (!folder.is_dir()).then(told)
+    }
+}
+
 impl Config {
     /// Whether this host moves KV between engines.
     pub fn moves_kv(&self) -> bool {

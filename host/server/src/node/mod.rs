@@ -97,8 +97,13 @@ fn settings(transfer: &config::Transfer) -> NodeSettings {
     }
 }
 
+/// What warnings of engines that are not attached are remembered by.
+pub const NOT_ATTACHED: &str = "not_attached";
+
 fn take_in(node: &NodeHandle, app: &App) {
     let engines = node.engines();
+    // Whoever is still missing, or missing again, is told again.
+    app.telemetry.forget_prefix(NOT_ATTACHED);
     for pool in app.fleet.pools() {
         for why in pool.attached(&engines) {
             tracing::warn!(pool = pool.config.name, "no KV is moved for an attached engine: {why}");

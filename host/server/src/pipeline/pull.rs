@@ -136,8 +136,7 @@ fn bind_late(
         }
         call.pool.metrics.fallback(Fallback::PairBreakerIgnored);
     }
-    let message = format!("no decode worker of pool {:?} is up any more", call.pool.config.name);
-    Err(Failed { failure: Failure::NoDecodeWorker, worker: None, error: ApiError::no_worker_up(message) })
+    Err(attempt.nobody_decodes())
 }
 
 /// Takes the handle for the decode leg. One that may name another request's blocks is not spent but prefilled again.

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use hyper::Response;
 use sluice_core::default_policy;
-use sluice_core::facts::{Role, Row};
-use sluice_core::failure::Failure;
+use sluice_core::facts::Role;
 use sluice_core::verdict::{DecodeChoice, Disaggregated, TransferMode};
 use sluice_transfer::node::NodeHandle;
 
@@ -22,7 +21,7 @@ use crate::config::PoolMode;
 use crate::fleet::Worker;
 use crate::held::{Held, Way};
 use crate::http::body::ResponseBody;
-use crate::http::error::ApiError;
+use crate::node::NOT_ATTACHED;
 use crate::node::hand_over::{Begins, HandOver, Terms};
 use crate::record::Record;
 use crate::telemetry::labels::Fallback;
@@ -100,13 +99,8 @@ async fn compute(
     };
     match decode {
         Some(row) => unified::run(attempt, row, record).await,
-        None => Err(nobody_decodes(attempt.call)),
+        None => Err(attempt.nobody_decodes()),
     }
-}
-
-fn nobody_decodes(call: &Call<'_>) -> Failed {
-    let message = format!("no decode worker of pool {:?} is up any more", call.pool.config.name);
-    Failed { failure: Failure::NoDecodeWorker, worker: None, error: ApiError::no_worker_up(message) }
 }
 
 /// Whether what is held can be brought to this worker. Blocks that lead to nobody are given back.
@@ -136,6 +130,3 @@ fn tell_not_attached(call: &Call<'_>, worker: &Worker) {
         )
     });
 }
-
-/// What warnings of engines that are not attached are remembered by.
-pub(crate) const NOT_ATTACHED: &str = "not_attached";
