@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluice_core::admission::Room;
 use sluice_policy::PolicyHost;
+use sluice_transfer::node::NodeHandle;
 
 use crate::admission::Admission;
 use crate::clock::Clock;
@@ -45,6 +46,8 @@ pub struct App {
     pub clock: Arc<dyn Clock>,
     /// Holds to be ended early.
     pub releases: Releases,
+    /// The mover of KV, of a host that has one; set before the first request.
+    pub node: Option<NodeHandle>,
     /// Request ids.
     pub ids: Ids,
     draining: AtomicBool,
@@ -80,6 +83,7 @@ impl App {
             telemetry,
             clock,
             releases,
+            node: None,
             ids: Ids::default(),
             draining: AtomicBool::new(false),
             config,

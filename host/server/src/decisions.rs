@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::header::HeaderValue;
 use serde::{Deserialize, Serialize};
+use sluice_core::verdict::TransferMode;
 
 use crate::fleet::{Pool, Worker};
 use crate::ids::RequestId;
@@ -56,6 +57,8 @@ pub struct Taken<'a> {
     pub fault: Option<&'static str>,
     /// `unified`, `disaggregated` or `rejected`.
     pub placement: &'static str,
+    /// How KV moves between two workers.
+    pub transfer: Option<TransferMode>,
     /// Who prefills.
     pub prefill: Option<&'a Arc<Worker>>,
     /// Who decodes; `None` while that is left open.
@@ -94,6 +97,7 @@ struct Facts {
     source: Source,
     fault: Option<&'static str>,
     placement: &'static str,
+    transfer: Option<TransferMode>,
     prefill: Option<Arc<Worker>>,
     decode: Option<Arc<Worker>>,
     attempt: u32,
@@ -137,6 +141,8 @@ pub struct Told {
     pub fault: Option<String>,
     /// `unified`, `disaggregated` or `rejected`.
     pub placement: String,
+    /// How KV moves between two workers: `pull` or `push`.
+    pub transfer: Option<String>,
     /// Who prefills.
     pub prefill: Option<String>,
     /// Who decodes; `None` while that is left open.
@@ -173,6 +179,7 @@ impl Decisions {
             source: taken.source,
             fault: taken.fault,
             placement: taken.placement,
+            transfer: taken.transfer,
             prefill: taken.prefill.cloned(),
             decode: taken.decode.cloned(),
             attempt: taken.attempt,
@@ -241,6 +248,7 @@ impl Decisions {
             source: facts.source.name().to_owned(),
             fault: facts.fault.map(str::to_owned),
             placement: facts.placement.to_owned(),
+            transfer: facts.transfer.map(|mode| mode.name().to_owned()),
             prefill: facts.prefill.as_ref().map(name),
             decode: facts.decode.as_ref().map(name),
             reason: kept.reason.clone(),

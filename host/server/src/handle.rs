@@ -7,6 +7,9 @@ use crate::http::members::Members;
 /// The largest handle forwarded, in bytes: block ids of a 2 M token prompt at 16 tokens a block, with room.
 const HANDLE_BYTES_AT_MOST: usize = 2 * 1024 * 1024;
 
+/// `kv_transfer_params` of a prefill leg that is to give a handle.
+pub const ASKED: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false}"#;
+
 /// A checked handle. It is forwarded unchanged and used once: it has no `Clone`, and dispatch consumes it.
 #[derive(Debug)]
 pub struct Handle {
@@ -23,6 +26,9 @@ pub enum HandleError {
     /// The prefill worker moved nothing: no such member, or `null`.
     #[error("the prefill answer has no kv_transfer_params: is the engine started with a KV connector?")]
     Absent,
+    /// The engine keeps nothing for this host.
+    #[error("the prefill answer says of no KV blocks that are held: is the engine attached to this host?")]
+    NotHeld,
     /// A decode engine given this would hang or exit, so it is not forwarded.
     #[error("the prefill answer's kv_transfer_params are unusable: {0}")]
     Unusable(String),

@@ -1,55 +1,73 @@
-//! KV blocks that a prefill worker holds for a request, while their handle is in this host's hands.
+//! KV blocks that a prefill worker holds for a request, while what leads to them is in this host's hands.
 //!
-//! Each handle meets one end: sent to a decode worker, expired, or given back. What is dropped unsent is given back:
-//! its holder is told to free the blocks (see [`crate::release`]), so that no path out of a request strands them.
+//! Each meets one end: sent to a decode worker, expired, or given back. What is dropped unsent is given back: its holder
+//! is told to free the blocks, by a decode engine (see [`crate::release`]) or by this host's own node, so that no path
+//! out of a request strands them.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sluice_core::health::State;
+use sluice_core::verdict::TransferMode;
 
 use crate::fleet::{HandleGuard, Pool, Worker};
 use crate::handle::Handle;
 use crate::http::segments::Taken;
+use crate::node::hand_over::HandOver;
 use crate::release::Releases;
 use crate::request::Endpoint;
 use crate::telemetry::labels::HandleFate;
 
 /// What is known of held blocks.
 pub struct Blocks {
-    /// Where they are.
-    pub handle: Handle,
-    /// By the clock that does not step; past it they may be another request's.
-    pub good_until: Duration,
+    /// What leads to them.
+    pub way: Way,
+    /// See [`Blocks::good_until`].
+    pub lease_ends: OnceLock<Duration>,
     /// Whose decode workers may fetch them.
     pub pool: Arc<Pool>,
     /// Who holds them.
     pub holder: Arc<Worker>,
     /// Which of its lives the holder was in when it made them.
     pub incarnation: u32,
-    /// Where the handle is from.
+    /// Where the request came in.
     pub endpoint: Endpoint,
     /// Counts them as kept by their holder.
     pub kept: Arc<HandleGuard>,
 }
 
-/// A handle that was not sent yet.
+/// What leads to held blocks.
+pub enum Way {
+    /// An engine's own handle, for the decode engine to fetch them by.
+    Handle(Handle),
+    /// A hand-over that this host makes.
+    HandOver(HandOver),
+}
+
+/// Blocks that no decode worker was sent to yet.
 pub struct Held {
     blocks: Arc<Blocks>,
     releases: Releases,
+    /// How often a decode leg was to have them.
+    attempts: u32,
     /// Whether it is still to be sent or given back.
     is_in_hand: bool,
 }
 
-/// A handle on its way to a decode worker. Until the first byte of the leg's body is taken for sending no engine can
-/// have it: dropped before that, as when no connection comes about, it is given back.
+/// A handle, or this host's word, on its way to a decode worker. Until the first byte of the leg's body is taken for
+/// sending no engine can have it: dropped before that, as when no connection comes about, it is given back.
 pub struct Spent {
     blocks: Arc<Blocks>,
     releases: Releases,
+    consumer: Arc<Worker>,
+    /// The number of this attempt, from 1 on.
+    attempt: u32,
     taken: Taken,
     /// What is counted of it once it has left.
     fate: HandleFate,
     is_in_hand_again: bool,
+    is_counted: bool,
 }
 
 /// Why a handle is of no use any more: a read might find another request's blocks.
@@ -61,10 +79,62 @@ pub enum Gone {
     WithHolder,
 }
 
+impl Blocks {
+    /// By the clock that does not step; past it they may be another request's. Until the prefill is done no lease runs.
+    pub fn good_until(&self) -> Duration {
+        self.lease_ends.get().copied().unwrap_or(Duration::MAX)
+    }
+
+    /// The prefill is done: from now on a lease runs, which ends then.
+    pub fn lease_began(&self, ends: Duration) {
+        // The first word counts: a lease is not renewed by us.
+        let _ = self.lease_ends.set(ends);
+    }
+
+    /// The hand-over of these blocks, where this host moves them.
+    pub fn hand_over(&self) -> Option<&HandOver> {
+        match &self.way {
+            Way::Handle(_) => None,
+            Way::HandOver(hand_over) => Some(hand_over),
+        }
+    }
+
+    /// How they move.
+    pub fn mode(&self) -> TransferMode {
+        match &self.way {
+            Way::Handle(_) => TransferMode::Pull,
+            Way::HandOver(hand_over) => hand_over.mode(),
+        }
+    }
+
+    /// Counts what became of them.
+    pub fn met(&self, fate: HandleFate) {
+        self.pool.metrics.transfer(self.mode(), fate);
+    }
+
+    /// This host moves them: their holder is told at once that nobody will read them.
+    fn release(&self, hand_over: &HandOver) -> HandleFate {
+        if hand_over.release() {
+            self.kept.over();
+            HandleFate::Released
+        } else {
+            HandleFate::Unreleased
+        }
+    }
+}
+
+/// Nobody was told of the blocks: their holder need not keep them.
+fn give_back(blocks: &Arc<Blocks>, releases: &Releases) {
+    match &blocks.way {
+        Way::Handle(_) => releases.send(blocks.clone()),
+        Way::HandOver(hand_over) => blocks.met(blocks.release(hand_over)),
+    }
+}
+
 impl Held {
     /// Takes charge of blocks.
     pub fn new(blocks: Blocks, releases: &Releases) -> Self {
-        Self { blocks: Arc::new(blocks), releases: releases.clone(), is_in_hand: true }
+        Self { blocks: Arc::new(blocks), releases: releases.clone(), attempts: 0, is_in_hand: true }
     }
 
     /// What it is for.
@@ -72,12 +142,20 @@ impl Held {
         &self.blocks
     }
 
-    /// Takes it for a decode leg.
-    pub fn spend(mut self, now: Duration) -> Result<Spent, Gone> {
+    /// The prefill came to nothing, or keeps nothing. Should there be blocks all the same, they are freed.
+    pub fn void(mut self) {
         self.is_in_hand = false;
+        if let Some(hand_over) = self.blocks.hand_over() {
+            self.blocks.release(hand_over);
+        }
+    }
+
+    /// Takes it for a decode leg to this worker.
+    pub fn spend(mut self, consumer: &Arc<Worker>, now: Duration) -> Result<Spent, Gone> {
         let blocks = &self.blocks;
-        if now >= blocks.good_until {
-            blocks.pool.metrics.transfer(HandleFate::Expired);
+        if now >= blocks.good_until() {
+            self.is_in_hand = false;
+            blocks.met(HandleFate::Expired);
             return Err(Gone::Expired);
         }
         let still_holds = {
@@ -85,16 +163,21 @@ impl Held {
             holder.health.state == State::Up && holder.incarnation == blocks.incarnation
         };
         if !still_holds {
-            blocks.pool.metrics.transfer(HandleFate::HolderGone);
+            self.is_in_hand = false;
+            blocks.met(HandleFate::HolderGone);
             return Err(Gone::WithHolder);
         }
+        self.is_in_hand = false;
         Ok(Spent {
             blocks: blocks.clone(),
             releases: self.releases.clone(),
+            consumer: consumer.clone(),
+            attempt: self.attempts + 1,
             taken: Taken::default(),
             // Until it is known to have arrived, a client that leaves abandons it.
             fate: HandleFate::Abandoned,
             is_in_hand_again: false,
+            is_counted: true,
         })
     }
 }
@@ -102,15 +185,18 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.is_in_hand {
-            self.releases.send(self.blocks.clone());
+            give_back(&self.blocks, &self.releases);
         }
     }
 }
 
 impl Spent {
     /// The JSON to send.
-    pub fn json(&self) -> &str {
-        self.blocks.handle.json()
+    pub fn json(&self) -> Cow<'_, str> {
+        match &self.blocks.way {
+            Way::Handle(handle) => handle.json().into(),
+            Way::HandOver(hand_over) => hand_over.decode_params(self.attempt).into(),
+        }
     }
 
     /// To mark the leg's body with.
@@ -121,6 +207,11 @@ impl Spent {
     /// Whether an engine may have it.
     pub fn has_left(&self) -> bool {
         self.taken.is_set()
+    }
+
+    /// What it leads to.
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
     /// To be told when decode has read the blocks.
@@ -134,19 +225,56 @@ impl Spent {
             return None;
         }
         self.is_in_hand_again = true;
-        Some(Held { blocks: self.blocks.clone(), releases: self.releases.clone(), is_in_hand: true })
+        Some(Held {
+            blocks: self.blocks.clone(),
+            releases: self.releases.clone(),
+            attempts: self.attempt,
+            is_in_hand: true,
+        })
     }
-}
 
-impl Spent {
+    /// The prefill came to nothing, and decode with it.
+    pub fn void(mut self) {
+        // What is counted is what became of prefills that were done.
+        self.is_counted = false;
+    }
+
+    /// The prefill has answered: what decode waits for must come soon.
+    pub fn prefilled(&self) {
+        if let Some((hand_over, consumer)) = self.hand_over() {
+            // Not taken, it is over by its first deadline.
+            hand_over.expect(consumer, self.attempt);
+        }
+    }
+
+    /// The prefill keeps nothing: decode waits in vain, and shall compute.
+    pub fn will_not_come(&self) {
+        if let Some((hand_over, consumer)) = self.hand_over() {
+            hand_over.cancel(consumer, self.attempt);
+        }
+    }
+
     /// Decode answered.
     pub fn arrived(mut self) {
         self.fate = HandleFate::Dispatched;
     }
 
+    /// Decode refused the request. An engine that fetches by itself has told the holder.
+    pub fn refused(mut self) {
+        match &self.blocks.way {
+            Way::Handle(_) => self.fate = HandleFate::Dispatched,
+            Way::HandOver(_) => self.fate = HandleFate::Released,
+        }
+    }
+
     /// Decode failed: whether it has read the blocks is not known.
     pub fn is_stranded(mut self) {
         self.fate = HandleFate::Stranded;
+    }
+
+    /// The hand-over and its consumer's engine, where this host moves the blocks.
+    fn hand_over(&self) -> Option<(&HandOver, &str)> {
+        Some((self.blocks.hand_over()?, self.consumer.engine.as_deref()?))
     }
 }
 
@@ -155,10 +283,19 @@ impl Drop for Spent {
         if self.is_in_hand_again {
             return;
         }
-        if self.has_left() {
-            self.blocks.pool.metrics.transfer(self.fate);
-        } else {
-            self.releases.send(self.blocks.clone());
+        if !self.has_left() && self.is_counted {
+            give_back(&self.blocks, &self.releases);
+            return;
+        }
+        if self.is_counted {
+            self.blocks.met(self.fate);
+        }
+        if self.fate != HandleFate::Dispatched
+            && let Some((hand_over, consumer)) = self.hand_over()
+        {
+            // Unlike an engine that reads by itself, this host knows what is under way: it frees nothing before its end.
+            hand_over.cancel(consumer, self.attempt);
+            self.blocks.release(hand_over);
         }
     }
 }

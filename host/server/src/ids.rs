@@ -4,17 +4,27 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sluice_engine_sdk::wire::TransferId;
+
 /// Ids that are unique over hosts and restarts.
 #[derive(Debug)]
 pub struct Ids {
     run: u64,
     next: AtomicU64,
+    transfers: AtomicU64,
+    /// Two halves of a transfer's name, each under a key of its own.
+    halves: [RandomState; 2],
 }
 
 impl Default for Ids {
     fn default() -> Self {
         // The standard library's hasher keys come from the system's random source.
-        Self { run: RandomState::new().build_hasher().finish(), next: AtomicU64::new(0) }
+        Self {
+            run: RandomState::new().build_hasher().finish(),
+            next: AtomicU64::new(0),
+            transfers: AtomicU64::new(0),
+            halves: [RandomState::new(), RandomState::new()],
+        }
     }
 }
 
@@ -22,6 +32,13 @@ impl Ids {
     /// A new request's id.
     pub fn next(&self) -> RequestId {
         RequestId { run: self.run, number: self.next.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// A new transfer's name. Nobody who knows another can tell it: engines are named transfers by their requests.
+    pub fn transfer(&self) -> TransferId {
+        let number = self.transfers.fetch_add(1, Ordering::Relaxed);
+        let [high, low] = self.halves.each_ref().map(|key| u128::from(key.hash_one(number)));
+        TransferId(high << 64 | low)
     }
 }
 
@@ -58,6 +75,16 @@ impl std::fmt::Display for RequestId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transfers_differ_in_both_halves() {
+        let (one, two) = (Ids::default(), Ids::default());
+        let names: Vec<u128> = (0..100).flat_map(|_| [one.transfer().0, two.transfer().0]).collect();
+        for half in [|name: u128| name >> 64, |name: u128| name & u128::from(u64::MAX)] {
+            let distinct: std::collections::BTreeSet<_> = names.iter().map(|name| half(*name)).collect();
+            assert_eq!(distinct.len(), names.len());
+        }
+    }
 
     #[test]
     fn ids_differ_by_run_request_and_attempt() {

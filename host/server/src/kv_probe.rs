@@ -257,7 +257,7 @@ fn prefilled(members: &Members<'_>) -> Result<Prefilled, Outcome> {
     }
     let handle = Handle::from_answer(members).map_err(|error| {
         Outcome::NotMoved(match error {
-            HandleError::Absent => NotMoved::NoHandle,
+            HandleError::Absent | HandleError::NotHeld => NotMoved::NoHandle,
             HandleError::Unusable(what) => NotMoved::HandleUnusable { what },
         })
     })?;

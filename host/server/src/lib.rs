@@ -26,6 +26,7 @@ pub mod kv_probe;
 pub mod last_call;
 pub mod listen;
 pub mod models;
+pub mod node;
 pub mod off_loop;
 pub mod output_limit;
 pub mod passthrough;

@@ -18,7 +18,8 @@ use tokio::time::timeout;
 
 use crate::app::App;
 use crate::fleet::{Pool, Worker};
-use crate::held::Blocks;
+use crate::handle::Handle;
+use crate::held::{Blocks, Way};
 use crate::pipeline::REQUEST_ID_HEADER;
 use crate::request::Endpoint;
 use crate::restarting::restarting;
@@ -60,7 +61,7 @@ impl Releases {
     /// Asks for a hold's end. Never waits.
     pub fn send(&self, blocks: Arc<Blocks>) {
         if let Err(error) = self.0.try_send(blocks) {
-            error.into_inner().pool.metrics.transfer(HandleFate::Unreleased);
+            error.into_inner().met(HandleFate::Unreleased);
         }
     }
 }
@@ -143,7 +144,9 @@ fn told(ended: Result<(), tokio::task::JoinError>) {
 
 async fn end(app: Arc<App>, blocks: Arc<Blocks>) {
     let pool = &blocks.pool;
-    let fate = match refused(&app, &blocks).await {
+    // What this host moves itself is given back without an engine's help.
+    let Way::Handle(handle) = &blocks.way else { return };
+    let fate = match refused(&app, &blocks, handle).await {
         Ok(()) => {
             blocks.kept.over();
             HandleFate::Released
@@ -159,13 +162,13 @@ async fn end(app: Arc<App>, blocks: Arc<Blocks>) {
             HandleFate::Unreleased
         }
     };
-    pool.metrics.transfer(fate);
+    blocks.met(fate);
 }
 
 /// Asks decode workers in turn until one refuses. Only one that was not reached gives way to the next: any other has the
 /// handle.
-async fn refused(app: &App, blocks: &Blocks) -> Result<(), String> {
-    if app.clock.elapsed() >= blocks.good_until {
+async fn refused(app: &App, blocks: &Blocks, handle: &Handle) -> Result<(), String> {
+    if app.clock.elapsed() >= blocks.good_until() {
         return Err(format!("the lease on {:?} was over first", blocks.holder.name));
     }
     let pool = &blocks.pool;
@@ -178,7 +181,7 @@ async fn refused(app: &App, blocks: &Blocks) -> Result<(), String> {
             Method::POST,
             &decode.url,
             blocks.endpoint.path(),
-            body(blocks),
+            body(blocks.endpoint, handle),
             headers(app, pool),
         );
         return match timeout(REFUSED_WITHIN, sent).await {
@@ -200,12 +203,12 @@ async fn refused(app: &App, blocks: &Blocks) -> Result<(), String> {
     Err(unreached)
 }
 
-fn body(blocks: &Blocks) -> String {
-    let prompt = match blocks.endpoint {
+fn body(endpoint: Endpoint, handle: &Handle) -> String {
+    let prompt = match endpoint {
         Endpoint::Chat => r#""messages":[{"role":"user","content":"x"}]"#,
         Endpoint::Completions => r#""prompt":"x""#,
     };
-    let handle = blocks.handle.json();
+    let handle = handle.json();
     format!(r#"{{"model":"{NO_MODEL}",{prompt},"max_tokens":1,"kv_transfer_params":{handle}}}"#)
 }
 

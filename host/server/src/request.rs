@@ -164,17 +164,13 @@ impl<'a> ClientRequest<'a> {
         self.members.splice(self.text, &STRIPPED, &set)
     }
 
-    /// The body for prefill: one token, unstreamed, since a streamed prefill leg returns no handle and strands
-    /// its blocks.
-    pub fn prefill_body(&self) -> Segments {
+    /// The body for prefill, with what is asked of its KV (raw JSON): one token, unstreamed, since a streamed prefill leg
+    /// returns no handle and strands its blocks.
+    pub fn prefill_body(&self, kv_transfer_params: &str) -> Segments {
         let mut dropped = STRIPPED.to_vec();
         dropped.extend(["stream_options", "min_tokens"]);
         let mut set = self.host_members();
-        set.extend([
-            ("max_tokens", "1"),
-            ("stream", "false"),
-            ("kv_transfer_params", r#"{"do_remote_decode":true,"do_remote_prefill":false}"#),
-        ]);
+        set.extend([("max_tokens", "1"), ("stream", "false"), ("kv_transfer_params", kv_transfer_params)]);
         if self.members.has("max_completion_tokens") {
             set.push(("max_completion_tokens", "1"));
         }
@@ -246,6 +242,7 @@ pub(crate) fn wrong_type(name: &str, wanted: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle::ASKED;
 
     fn parse(endpoint: Endpoint, body: &str) -> Result<ClientRequest<'static>, ApiError> {
         // Tests may leak what a connection would own.
@@ -314,7 +311,7 @@ mod tests {
         );
         let request = parse(Endpoint::Chat, &body).expect("valid");
         let prefill: serde_json::Value =
-            serde_json::from_slice(&request.prefill_body().joined()).expect("valid");
+            serde_json::from_slice(&request.prefill_body(ASKED).joined()).expect("valid");
         assert_eq!(
             prefill,
             serde_json::json!({
@@ -326,7 +323,7 @@ mod tests {
         let body = chat(r#","max_completion_tokens":64"#);
         let request = parse(Endpoint::Chat, &body).expect("valid");
         let prefill: serde_json::Value =
-            serde_json::from_slice(&request.prefill_body().joined()).expect("valid");
+            serde_json::from_slice(&request.prefill_body(ASKED).joined()).expect("valid");
         assert_eq!((&prefill["max_tokens"], &prefill["max_completion_tokens"]), (&1.into(), &1.into()));
     }
 
@@ -335,7 +332,7 @@ mod tests {
         let members: String = STRIPPED.iter().map(|name| format!(r#","{name}":"x""#)).collect();
         let body = chat(&members);
         let request = parse(Endpoint::Chat, &body).expect("valid");
-        for sent in [request.body(None), request.prefill_body(), request.body(Some("{\"ours\":1}"))] {
+        for sent in [request.body(None), request.prefill_body(ASKED), request.body(Some("{\"ours\":1}"))] {
             let sent = String::from_utf8(sent.joined()).expect("UTF-8");
             assert!(!sent.contains(r#":"x""#), "{sent}");
         }
@@ -353,7 +350,7 @@ mod tests {
         assert_eq!(request.priority, Some(-9));
         request.set_by_host("cache_salt", "\"ours\"".to_owned());
         request.set_by_host("priority", "3".to_owned());
-        for sent in [request.body(None), request.prefill_body(), request.body(Some("{}"))] {
+        for sent in [request.body(None), request.prefill_body(ASKED), request.body(Some("{}"))] {
             let sent: serde_json::Value = serde_json::from_slice(&sent.joined()).expect("valid");
             assert_eq!((&sent["cache_salt"], &sent["priority"]), (&"ours".into(), &3.into()), "{sent}");
         }

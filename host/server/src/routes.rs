@@ -18,6 +18,7 @@ use crate::fleet::status;
 use crate::http::body::{ResponseBody, whole};
 use crate::http::error::{ApiError, Blame, json_response};
 use crate::models;
+use crate::node;
 use crate::passthrough::{self, paths::Fate};
 use crate::pipeline;
 use crate::request::Endpoint;
@@ -77,7 +78,9 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
         }
         (&Method::GET, path) if path.starts_with(admin_policies::ONE) => admin_policies::one(app, path),
         (&Method::GET, "/admin/fleet") => {
-            json_response(StatusCode::OK, json!({"pools": status::fleet(&app.fleet)}).to_string())
+            let transfer = app.node.as_ref().map(|handle| node::status::node(handle, &app.config));
+            let body = json!({"pools": status::fleet(&app.fleet), "transfer": transfer});
+            json_response(StatusCode::OK, body.to_string())
         }
         (&Method::GET, "/admin/tenants") => {
             let body = json!(tenants::status::tenants(&app.tenants, &app.admission));

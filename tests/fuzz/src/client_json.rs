@@ -44,7 +44,7 @@ pub fn check(input: &[u8]) -> bool {
         assert!(request.prompt_text().len() <= input.len());
         written(input, &request.body(None).joined(), None, &[]);
         written(input, &request.body(Some(HANDLE)).joined(), Some(HANDLE), &[]);
-        let prefill = request.prefill_body().joined();
+        let prefill = request.prefill_body(sluice::handle::ASKED).joined();
         written(input, &prefill, Some(r#"{"do_remote_decode":true,"do_remote_prefill":false}"#), &OF_THE_LEG);
         let members = Members::parse(&prefill).expect("a prefill body is an object");
         for (name, text) in [("stream", "false"), ("max_tokens", "1")] {

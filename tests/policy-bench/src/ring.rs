@@ -12,6 +12,7 @@ use sluice::fleet::{Fleet, Pool};
 use sluice::ids::Ids;
 use sluice::telemetry::labels::Source;
 use sluice::telemetry::metrics::Metrics;
+use sluice_core::verdict::TransferMode;
 use sluice_harness::table::Table;
 
 use crate::rounds::{Case, Plan, measure};
@@ -80,6 +81,7 @@ fn taken<'a>(pool: &'a Arc<Pool>, ids: &Ids, reason: &'a str) -> Taken<'a> {
         source: Source::Policy,
         fault: None,
         placement: "disaggregated",
+        transfer: Some(TransferMode::Pull),
         prefill: pool.workers.first(),
         decode: pool.workers.last(),
         reason,

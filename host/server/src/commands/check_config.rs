@@ -15,7 +15,8 @@ use crate::config::{self, Config, ConfigError, Secrets};
 pub fn run(args: &CheckConfig) -> ExitCode {
     let good = config::load(&args.config).and_then(|config| {
         Secrets::read(&config)?;
-        let notes = check_files(&config)?;
+        let mut notes = config.notes();
+        notes.extend(check_files(&config)?);
         Ok((config, notes))
     });
     match good {
@@ -41,7 +42,9 @@ fn check_files(config: &Config) -> Result<Vec<String>, ConfigError> {
     let folder = &config.policy.folder;
     sluice_policy::check_folder(folder).map_err(|error| serve::policy_folder(config, &error))?;
     let bindings = sluice_policy::read_bindings(folder).map_err(|error| in_bindings(&error))?;
-    Ok(notes(config, &bindings, &policies_in(folder)))
+    let mut notes = notes(config, &bindings, &policies_in(folder));
+    notes.extend(config.transfer.no_folder().filter(|_| config.moves_kv()));
+    Ok(notes)
 }
 
 fn in_bindings(error: &BindingsError) -> ConfigError {

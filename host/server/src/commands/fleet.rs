@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::fleet_transfer::{self, Transfer};
 use super::{BAD_INPUT, admin_client, complain, say};
 use crate::admin_workers;
 use crate::cli::{Drain, FleetArgs};
@@ -19,6 +20,9 @@ const UP: &str = "up";
 #[derive(Debug, Deserialize)]
 struct Listing {
     pools: Vec<Pool>,
+    /// Of hosts that move KV.
+    #[serde(default)]
+    transfer: Option<Transfer>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -47,6 +51,8 @@ struct Worker {
     last_error: Option<String>,
     breaker_open: bool,
     spared_for: Option<String>,
+    attached: Option<bool>,
+    misfit: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -103,6 +109,9 @@ fn shown(listing: &Listing) -> String {
         ]);
     }
     let mut out = table.to_string();
+    if let Some(transfer) = &listing.transfer {
+        out.push_str(&fleet_transfer::shown(transfer));
+    }
     for pool in &listing.pools {
         if let Some(note) = &pool.note {
             let serves = if pool.serves { "serves" } else { "does not serve" };
@@ -127,6 +136,10 @@ fn note(worker: &Worker) -> String {
     match (&worker.last_error, &worker.spared_for) {
         (_, Some(why)) if worker.state == UP && worker.breaker_open => {
             format!("fails again and again: {why}")
+        }
+        (None, _) if worker.state == UP && worker.attached == Some(false) => {
+            let misfit = worker.misfit.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("no KV is moved, its engine is not attached{misfit}")
         }
         (error, _) => error.clone().unwrap_or_default(),
     }

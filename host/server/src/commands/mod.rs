@@ -5,6 +5,7 @@ pub mod check_config;
 pub mod doctor;
 pub mod emulate;
 pub mod fleet;
+mod fleet_transfer;
 pub mod policy;
 pub mod policy_bindings;
 pub mod policy_new;

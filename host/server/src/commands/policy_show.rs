@@ -242,8 +242,11 @@ fn row(told: &Told) -> [String; 14] {
 fn placement(told: &Told) -> String {
     match (told.placement.as_str(), &told.prefill, &told.decode) {
         ("unified", Some(worker), _) => worker.clone(),
-        (_, Some(prefill), Some(decode)) => format!("{prefill} -> {decode}"),
-        (_, Some(prefill), None) => format!("{prefill} -> not bound yet"),
+        (_, Some(prefill), decode) => {
+            // Pull is what every pool of two roles can do: the other way is told.
+            let pushed = if told.transfer.as_deref() == Some("push") { ", push" } else { "" };
+            format!("{prefill} -> {}{pushed}", decode.as_deref().unwrap_or("not bound yet"))
+        }
         (placement, None, _) => placement.to_owned(),
     }
 }

@@ -19,6 +19,7 @@ use crate::clock::{SystemClock, millis};
 use crate::config::{self, Config, ConfigError, PolicyCache, Secrets};
 use crate::fleet::{kv_watch, probe};
 use crate::listen::{self, Serving, TlsServing};
+use crate::node::KvNode;
 use crate::policy_cache;
 use crate::policy_events::{self, PolicyEvents};
 use crate::release::{self, Releasing};
@@ -78,6 +79,7 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let telemetry = Arc::new(Telemetry::new(&config.telemetry));
+    config.notes().iter().for_each(|note| tracing::warn!("{note}"));
     if config.policy.default != config::BUILTIN {
         telemetry.metrics.expect_policy(&config.policy.default);
     }
@@ -95,10 +97,21 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     };
     let (releases, holds) = release::queue();
     let clock = SystemClock::shared();
-    let app = Arc::new(App::new(config, &secrets, upstream, policies, telemetry, clock, releases));
+    let node = match KvNode::start(&config, &clock, &telemetry) {
+        Ok(node) => node,
+        Err(error) => return refuse(&error),
+    };
+    let mut app = App::new(config, &secrets, upstream, policies, telemetry, clock, releases);
+    app.node = node.as_ref().map(|node| node.handle().clone());
+    let app = Arc::new(app);
+    let attachments = node.as_ref().map(|node| node.watch(&app));
     let releasing = Releasing::start(app.clone(), holds);
     let code = serve(app, clients, operators, tls).await;
     releasing.finish().await;
+    drop(attachments);
+    if let Some(node) = node {
+        node.stop().await;
+    }
     code
 }
 

@@ -13,7 +13,7 @@ use super::limits::{self, Bounds};
 use super::meant::{Config, Policy, PolicyCache, PoolMode, Server, Sessions};
 use super::table::Field;
 use super::written::{self, Written};
-use super::{check_pools, check_telemetry, check_tenants, check_tls};
+use super::{check_pools, check_telemetry, check_tenants, check_tls, check_transfer};
 
 /// What a written configuration means. Where there was a problem, a default stands in: the result is good
 /// only when no problem was found.
@@ -25,6 +25,7 @@ pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>)
         policy: policy(path, &written.policy, problems),
         sessions: sessions(&written.sessions, problems),
         telemetry: check_telemetry::telemetry(&written.telemetry, problems),
+        transfer: check_transfer::transfer(path, &written.transfer, problems),
         tenants: check_tenants::tenants(path, &written.tenants, problems),
         pools: check_pools::pools(path, &written.pools, problems),
         path: path.to_path_buf(),
@@ -32,6 +33,8 @@ pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>)
     if problems.count() == found_before {
         check_tls::workers_are_known(written, &config.upstream, &config.pools, problems);
         leases_outlast_connecting(written, &config, problems);
+        check_transfer::engines(&written.pools, &config.pools, problems);
+        check_transfer::waits_fit(&written.pools, &config.pools, problems);
     }
     config
 }
@@ -42,7 +45,7 @@ fn leases_outlast_connecting(written: &Written, config: &Config, problems: &mut 
     for (written_pool, pool) in written.pools.iter().zip(&config.pools) {
         let field = written_pool.kv_lease_ms.as_ref().or(written.server.connect_timeout_ms.as_ref());
         if let Some(field) = field
-            && pool.mode == PoolMode::Pull
+            && pool.mode.splits()
             && pool.kv_lease_ms <= needed_ms
         {
             let what = format!(
@@ -53,7 +56,12 @@ fn leases_outlast_connecting(written: &Written, config: &Config, problems: &mut 
                 config.server.connect_timeout_ms,
                 limits::HOLD_MARGIN_MS
             );
-            let cure = "start the engines with a longer kv_lease_duration and say so here, or lower connect_timeout_ms";
+            let cure = match pool.mode {
+                PoolMode::HostManaged => "raise kv_lease_ms, or lower connect_timeout_ms",
+                _ => {
+                    "start the engines with a longer kv_lease_duration and say so here, or lower connect_timeout_ms"
+                }
+            };
             problems.at(field.span(), what, cure);
         }
     }

@@ -6,6 +6,7 @@ use sluice_core::facts::Role;
 use toml::Spanned;
 
 use super::check::{Seen, file, name, number, optional};
+use super::check_transfer;
 use super::errors::Problems;
 use super::limits;
 use super::meant::{Pool, PoolMode, Worker, worker_id};
@@ -15,7 +16,7 @@ use super::written;
 use crate::spelling;
 
 /// Ways to share the work of a request that are known, but not to this version.
-const LATER_MODES: [&str; 3] = ["push", "bidirectional", "host-managed"];
+const LATER_MODES: [&str; 2] = ["push", "bidirectional"];
 
 const ROLES: [Role; 3] = [Role::Unified, Role::Prefill, Role::Decode];
 
@@ -74,6 +75,7 @@ fn pool(path: &Path, written: &written::Pool, problems: &mut Problems<'_>) -> Po
             limits::KV_BYTES_PER_TOKEN,
             problems,
         ),
+        kv_bytes_per_token_is_set: written.kv_bytes_per_token.is_some(),
         kv_lease_ms: number("kv_lease_ms", &written.kv_lease_ms, limits::KV_LEASE_MS, problems),
         decoder_ttl_ms: number("decoder_ttl_ms", &written.decoder_ttl_ms, limits::DECODER_TTL_MS, problems),
         prefill_timeout_ms: number(
@@ -97,7 +99,11 @@ fn pool(path: &Path, written: &written::Pool, problems: &mut Problems<'_>) -> Po
             &written.engine_api_key_file,
             problems,
         ),
-        workers: written.workers.iter().filter_map(|written| worker(&title, written, problems)).collect(),
+        workers: written
+            .workers
+            .iter()
+            .filter_map(|written| worker((&title, mode), written, problems))
+            .collect(),
         model: text(&written.model),
         mode: mode.unwrap_or(PoolMode::Unified),
         name: title,
@@ -105,7 +111,11 @@ fn pool(path: &Path, written: &written::Pool, problems: &mut Problems<'_>) -> Po
 }
 
 /// A worker, or `None` when there is a problem with what it cannot do without.
-fn worker(pool: &str, written: &written::Worker, problems: &mut Problems<'_>) -> Option<Worker> {
+fn worker(
+    (pool, mode): (&str, Option<PoolMode>),
+    written: &written::Worker,
+    problems: &mut Problems<'_>,
+) -> Option<Worker> {
     if let Some(field) = &written.name {
         name("worker", field, problems);
     }
@@ -125,7 +135,9 @@ fn worker(pool: &str, written: &written::Worker, problems: &mut Problems<'_>) ->
     });
     let zone = number("zone", &written.zone, limits::ZONE, problems);
     let name = text(&written.name);
+    let engine = check_transfer::engine(mode, written, problems);
     Some(Worker {
+        engine,
         id: worker_id(pool, &name),
         role: role?,
         url: url?,
@@ -185,12 +197,12 @@ fn roles_fit(
                 );
             }
         }
-        PoolMode::Pull => {
+        PoolMode::Pull | PoolMode::HostManaged => {
             for wanted in [Role::Prefill, Role::Decode] {
                 if roles.iter().all(|(role, _)| *role != wanted) {
                     problems.at(
                         field.span(),
-                        format!("{label} is a pull pool without a {} worker", wanted.name()),
+                        format!("{label} is a {} pool without a {} worker", mode.name(), wanted.name()),
                         format!(
                             "add a [[pool.worker]] with role = {:?}, or write mode = \"unified\" and role = \
                              \"unified\" for its workers",

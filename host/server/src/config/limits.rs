@@ -89,7 +89,19 @@ pub const POLICY_CACHE_OFF: &str = "off";
 /// As an example.
 pub const POLICY_CACHE_DIR: &str = "/var/cache/sluice/components";
 
+/// Where engines attach: the folder is this user's own, as systemd's RuntimeDirectory= makes it.
+pub const TRANSFER_SOCKET: &str = "/run/sluice/kv.sock";
+
+/// Bytes of a unix socket's path: more do not fit into its address.
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+/// Users beside this process's own whose engines may attach: one each for as many engines as a host takes.
+pub const MAX_OTHER_UIDS: usize = sluice_transfer::link::MAX_ENGINES;
+
 bounds! {
+    /// Two fill most hosts' memory links; at most what the copying fabric takes.
+    COPY_THREADS: usize = 2, from 1, to 64, "threads";
+
     /// Long enough for most answers, and what orchestrators wait before they kill. 0: cut off at once.
     DRAIN_TIMEOUT_MS: u64 = 30_000, from 0, to HOUR_MS, "ms";
     /// A million tokens of text is about 4 MiB; room for images in the body. At least what a request needs.
@@ -155,6 +167,9 @@ pub const PRIORITY: Bounds<i32> = Bounds { default: 0, min: -1_000_000, max: 1_0
 
 /// Any number will do for a zone; all workers are in one until told otherwise.
 pub const ZONE: Bounds<u16> = Bounds { default: 0, min: 0, max: u16::MAX, unit: "" };
+
+/// Bounds of each of `other_uids`.
+pub const UID: Bounds<u32> = Bounds { default: 0, min: 0, max: u32::MAX - 1, unit: "" };
 
 /// Bounds of `max_model_len`, which has no default: the engines know their own.
 pub const MAX_MODEL_LEN: Bounds<u32> = Bounds { default: 1, min: 1, max: 1 << 27, unit: "tokens" };

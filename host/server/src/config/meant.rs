@@ -22,6 +22,8 @@ pub struct Config {
     pub sessions: Sessions,
     /// What the host tells of its requests.
     pub telemetry: Telemetry,
+    /// How this host moves KV, for host-managed pools.
+    pub transfer: Transfer,
     /// Who the callers are, and what each may have.
     pub tenants: Tenants,
     /// At least one; names and models are unique among them.
@@ -111,6 +113,37 @@ pub enum PolicyCache {
     In(PathBuf),
 }
 
+impl Transfer {
+    /// What to tell of the socket's folder, if it is not there: it is looked for now.
+    pub fn no_folder(&self) -> Option<String> {
+        let folder = self.socket.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+        let told = || {
+            format!("engines cannot attach at {}: {} is no folder", self.socket.display(), folder.display())
+        };
+        (!folder.is_dir()).then(told)
+    }
+}
+
+impl Config {
+    /// Whether this host moves KV between engines.
+    pub fn moves_kv(&self) -> bool {
+        self.pools.iter().any(|pool| pool.mode == PoolMode::HostManaged)
+    }
+
+    /// What the file says to no end.
+    pub fn notes(&self) -> Vec<String> {
+        let unused = self.transfer.line.filter(|_| !self.moves_kv());
+        let told = |line| {
+            format!(
+                "{}:{line}: [transfer] does nothing: no pool has mode = {:?}",
+                self.path.display(),
+                PoolMode::HostManaged.name()
+            )
+        };
+        unused.map(told).into_iter().collect()
+    }
+}
+
 impl Policy {
     /// What a policy may use, as the policy host is told.
     pub fn limits(&self) -> Limits {
@@ -157,6 +190,19 @@ impl SampleRatio {
     pub const ALL: Self = Self { per_million: 1_000_000 };
 }
 
+/// `[transfer]`: where engines of host-managed pools give this host their KV memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transfer {
+    /// The unix socket that engines attach by.
+    pub socket: PathBuf,
+    /// Threads that copy KV.
+    pub copy_threads: usize,
+    /// Users whose engines may attach beside this process's own.
+    pub other_uids: Vec<u32>,
+    /// The line of its header in the file, counted from 1, if it stands there.
+    pub line: Option<usize>,
+}
+
 /// `[tenants]`, and each `[[tenant]]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenants {
@@ -198,17 +244,28 @@ pub enum PoolMode {
     Unified,
     /// Prefill workers fill the KV cache and decode workers fetch it from them.
     Pull,
+    /// Prefill workers fill the KV cache and this host moves it to decode workers, by pull or push.
+    HostManaged,
 }
 
 impl PoolMode {
     /// Every mode, in the order in which messages list them.
-    pub const ALL: [Self; 2] = [Self::Unified, Self::Pull];
+    pub const ALL: [Self; 3] = [Self::Unified, Self::Pull, Self::HostManaged];
+
+    /// Whether requests are split over prefill and decode workers.
+    pub fn splits(self) -> bool {
+        match self {
+            Self::Unified => false,
+            Self::Pull | Self::HostManaged => true,
+        }
+    }
 
     /// The name used in configuration, metrics and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unified => "unified",
             Self::Pull => "pull",
+            Self::HostManaged => "host-managed",
         }
     }
 }
@@ -226,6 +283,8 @@ pub struct Pool {
     pub block_tokens: u32,
     /// KV bytes a token, over all layers.
     pub kv_bytes_per_token: u32,
+    /// Whether the file says that figure; else attached engines do.
+    pub kv_bytes_per_token_is_set: bool,
     /// How long a prefill worker keeps finished KV blocks for a decode worker, as the engines were started.
     pub kv_lease_ms: u64,
     /// How long a decode worker keeps a turn's KV blocks for the next turn, as the engines were started.
@@ -258,6 +317,8 @@ pub struct Worker {
     pub can_prefill: bool,
     /// Where it runs: workers of one zone are near each other.
     pub zone: u16,
+    /// The name by which it attaches to this host's KV link; `None` in pools where the host moves no KV.
+    pub engine: Option<String>,
     /// See [`worker_id`].
     pub id: u64,
     /// Line of its table in the file, counted from 1.

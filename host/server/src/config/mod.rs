@@ -10,6 +10,7 @@ mod check_pools;
 mod check_telemetry;
 mod check_tenants;
 mod check_tls;
+mod check_transfer;
 mod errors;
 mod limits;
 mod meant;
@@ -32,7 +33,7 @@ pub use self::errors::{ConfigError, Problem};
 pub use self::limits::{BUILTIN, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
 pub use self::meant::{
     Config, Policy, PolicyCache, Pool, PoolMode, SampleRatio, Server, Sessions, Telemetry, Tenant, Tenants,
-    Tls, UpstreamTls, Worker, worker_id,
+    Tls, Transfer, UpstreamTls, Worker, worker_id,
 };
 pub use self::secrets::{Secrets, own_headers, secret};
 pub use self::source::Place;

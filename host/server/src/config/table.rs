@@ -38,10 +38,7 @@ impl<'t> Table<'t> {
 
     /// A key's text, if it is there.
     pub(super) fn text(&mut self, key: &str, problems: &mut Problems<'_>) -> Field<String> {
-        self.read(key, "a string", "put it in double quotes", problems, |value| match value {
-            DeValue::String(text) => Some(text.into_owned()),
-            _ => None,
-        })
+        self.read(key, "a string", "put it in double quotes", problems, |value| text(value).ok())
     }
 
     /// A key's text; it is a problem when it is not there. `example` shows a value as it would be written.
@@ -51,7 +48,7 @@ impl<'t> Table<'t> {
         example: &str,
         problems: &mut Problems<'_>,
     ) -> Field<String> {
-        if !self.entries.contains_key(key) {
+        if !self.has(key) {
             let what = format!("this {} lacks the key {key:?}", self.shape.header);
             problems.at(self.span(), what, format!("add {key} = {example:?}"));
         }
@@ -61,14 +58,8 @@ impl<'t> Table<'t> {
     /// A key's whole number, if it is there. One that no integer type holds becomes the
     /// largest or smallest that one does, which is out of all bounds.
     pub(super) fn number(&mut self, key: &str, problems: &mut Problems<'_>) -> Field<i128> {
-        self.read(key, "a whole number", "write digits, such as 1000", problems, |value| match value {
-            DeValue::Integer(number) => {
-                let text = number.as_str();
-                let beyond = if text.starts_with('-') { i128::MIN } else { i128::MAX };
-                Some(i128::from_str_radix(text, number.radix()).unwrap_or(beyond))
-            }
-            _ => None,
-        })
+        let cure = "write digits, such as 1000";
+        self.read(key, "a whole number", cure, problems, |value| whole_number(value).ok())
     }
 
     /// A key's number, whole or not, if it is there.
@@ -97,19 +88,40 @@ impl<'t> Table<'t> {
     /// A key's list of texts; none when it is not there.
     pub(super) fn texts(&mut self, key: &str, problems: &mut Problems<'_>) -> Vec<Spanned<String>> {
         let cure = "write a list of strings, such as [\"one\", \"two\"]";
+        self.list(key, ("a string", cure), problems, text)
+    }
+
+    /// A key's list of whole numbers; none when it is not there.
+    pub(super) fn numbers(&mut self, key: &str, problems: &mut Problems<'_>) -> Vec<Spanned<i128>> {
+        let cure = "write a list of whole numbers, such as [1000, 1001]";
+        self.list(key, ("a whole number", cure), problems, whole_number)
+    }
+
+    fn list<T>(
+        &mut self,
+        key: &str,
+        (wanted, cure): (&str, &str),
+        problems: &mut Problems<'_>,
+        take: impl Fn(DeValue<'t>) -> Result<T, DeValue<'t>>,
+    ) -> Vec<Spanned<T>> {
         let list = self.read(key, "a list", cure, problems, |value| match value {
             DeValue::Array(list) => Some(list),
             _ => None,
         });
-        let mut texts = Vec::new();
+        let mut items = Vec::new();
         for item in list.into_iter().flat_map(Spanned::into_inner) {
             let span = item.span();
-            match item.into_inner() {
-                DeValue::String(text) => texts.push(Spanned::new(span, text.into_owned())),
-                other => problems.at(span, wrong_type(&format!("each of {key}"), "a string", &other), cure),
+            match take(item.into_inner()) {
+                Ok(taken) => items.push(Spanned::new(span, taken)),
+                Err(other) => problems.at(span, wrong_type(&format!("each of {key}"), wanted, &other), cure),
             }
         }
-        texts
+        items
+    }
+
+    /// Whether a key is there that was not read yet.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
     }
 
     /// The table under a key; one without entries when it is not there.
@@ -211,6 +223,24 @@ impl<'t> Table<'t> {
                 None
             }
         }
+    }
+}
+
+fn text(value: DeValue<'_>) -> Result<String, DeValue<'_>> {
+    match value {
+        DeValue::String(text) => Ok(text.into_owned()),
+        other => Err(other),
+    }
+}
+
+fn whole_number(value: DeValue<'_>) -> Result<i128, DeValue<'_>> {
+    match value {
+        DeValue::Integer(number) => {
+            let text = number.as_str();
+            let beyond = if text.starts_with('-') { i128::MIN } else { i128::MAX };
+            Ok(i128::from_str_radix(text, number.radix()).unwrap_or(beyond))
+        }
+        other => Err(other),
     }
 }
 

@@ -10,7 +10,7 @@ use super::table::{Field, Shape, Table};
 
 const ROOT: Shape = Shape {
     header: "this file",
-    keys: &["server", "upstream", "policy", "sessions", "telemetry", "tenants", "tenant", "pool"],
+    keys: &["server", "upstream", "policy", "sessions", "telemetry", "transfer", "tenants", "tenant", "pool"],
 };
 const SERVER: Shape = Shape {
     header: "[server]",
@@ -41,6 +41,7 @@ const POLICY: Shape = Shape {
 const SESSIONS: Shape = Shape { header: "[sessions]", keys: &["ttl_ms", "max_sessions"] };
 const TELEMETRY: Shape =
     Shape { header: "[telemetry]", keys: &["access_log", "otlp_endpoint", "service_name", "sample_ratio"] };
+const TRANSFER: Shape = Shape { header: "[transfer]", keys: &["socket", "copy_threads", "other_uids"] };
 const TENANTS: Shape =
     Shape { header: "[tenants]", keys: &["header", "anonymous", "cache_salt", "salt_secret_file"] };
 const TENANT: Shape = Shape {
@@ -66,11 +67,11 @@ const POOL: Shape = Shape {
     ],
 };
 const WORKER: Shape =
-    Shape { header: "[[pool.worker]]", keys: &["name", "role", "url", "can_prefill", "zone"] };
+    Shape { header: "[[pool.worker]]", keys: &["name", "role", "url", "can_prefill", "zone", "engine"] };
 
 /// Every kind of table.
-pub(super) const SHAPES: [&Shape; 10] =
-    [&ROOT, &SERVER, &UPSTREAM, &POLICY, &SESSIONS, &TELEMETRY, &TENANTS, &TENANT, &POOL, &WORKER];
+pub(super) const SHAPES: [&Shape; 11] =
+    [&ROOT, &SERVER, &UPSTREAM, &POLICY, &SESSIONS, &TELEMETRY, &TRANSFER, &TENANTS, &TENANT, &POOL, &WORKER];
 
 /// The whole file.
 pub(super) struct Written {
@@ -79,6 +80,7 @@ pub(super) struct Written {
     pub(super) policy: Policy,
     pub(super) sessions: Sessions,
     pub(super) telemetry: Telemetry,
+    pub(super) transfer: Transfer,
     pub(super) tenants: Tenants,
     pub(super) pools: Vec<Pool>,
 }
@@ -134,6 +136,15 @@ pub(super) struct Telemetry {
     pub(super) sample_ratio: Field<f64>,
 }
 
+/// `[transfer]`
+pub(super) struct Transfer {
+    /// Of its header, if it stands in the file.
+    pub(super) span: Option<Range<usize>>,
+    pub(super) socket: Field<String>,
+    pub(super) copy_threads: Field<i128>,
+    pub(super) other_uids: Vec<Spanned<i128>>,
+}
+
 /// `[tenants]`, and each `[[tenant]]`
 pub(super) struct Tenants {
     pub(super) header: Field<String>,
@@ -181,6 +192,7 @@ pub(super) struct Worker {
     pub(super) url: Field<String>,
     pub(super) can_prefill: Field<bool>,
     pub(super) zone: Field<i128>,
+    pub(super) engine: Field<String>,
 }
 
 /// Reads the whole file.
@@ -191,13 +203,15 @@ pub(super) fn read(root: Spanned<DeTable<'_>>, problems: &mut Problems<'_>) -> W
     let policy = policy(root.table("policy", &POLICY, problems), problems);
     let sessions = sessions(root.table("sessions", &SESSIONS, problems), problems);
     let telemetry = telemetry(root.table("telemetry", &TELEMETRY, problems), problems);
+    let is_written = root.has("transfer");
+    let transfer = transfer(root.table("transfer", &TRANSFER, problems), is_written, problems);
     let tenants = tenants(&mut root, problems);
     let pools = root.required_tables("pool", &POOL, problems, |problems| {
         problems.of_file("no pool is configured", "add a [[pool]] with its [[pool.worker]] tables");
     });
     let pools = pools.into_iter().map(|table| pool(table, problems)).collect();
     root.finish(&SHAPES, problems);
-    Written { server, upstream, policy, sessions, telemetry, tenants, pools }
+    Written { server, upstream, policy, sessions, telemetry, transfer, tenants, pools }
 }
 
 fn server(mut table: Table<'_>, problems: &mut Problems<'_>) -> Server {
@@ -266,6 +280,17 @@ fn telemetry(mut table: Table<'_>, problems: &mut Problems<'_>) -> Telemetry {
     telemetry
 }
 
+fn transfer(mut table: Table<'_>, is_written: bool, problems: &mut Problems<'_>) -> Transfer {
+    let transfer = Transfer {
+        span: is_written.then(|| table.span()),
+        socket: table.text("socket", problems),
+        copy_threads: table.number("copy_threads", problems),
+        other_uids: table.numbers("other_uids", problems),
+    };
+    table.finish(&SHAPES, problems);
+    transfer
+}
+
 fn tenants(root: &mut Table<'_>, problems: &mut Problems<'_>) -> Tenants {
     let mut table = root.table("tenants", &TENANTS, problems);
     let each = root.tables("tenant", &TENANT, problems);
@@ -328,6 +353,7 @@ fn worker(mut table: Table<'_>, problems: &mut Problems<'_>) -> Worker {
         url: table.required_text("url", "http://HOST:PORT", problems),
         can_prefill: table.boolean("can_prefill", problems),
         zone: table.number("zone", problems),
+        engine: table.text("engine", problems),
     };
     table.finish(&SHAPES, problems);
     worker

@@ -30,6 +30,7 @@ fn taken<'a>(pool: &'a Arc<Pool>, request: RequestId, reason: &'a str) -> Taken<
         source: Source::Policy,
         fault: None,
         placement: "disaggregated",
+        transfer: Some(TransferMode::Pull),
         prefill: Some(&pool.workers[0]),
         decode: None,
         reason,

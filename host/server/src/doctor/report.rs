@@ -45,7 +45,7 @@ pub struct PoolSeen {
     pub pool: String,
     /// Served model name.
     pub model: String,
-    /// `unified` or `pull`.
+    /// `unified`, `pull` or `host-managed`.
     pub mode: &'static str,
     /// As configured.
     pub block_tokens: u32,
@@ -102,6 +102,12 @@ impl fmt::Display for Report {
                 "pool {}: {}, model {}, blocks of {} tokens",
                 pool.pool, pool.mode, pool.model, pool.block_tokens
             )?;
+            if pool.mode == PoolMode::HostManaged.name() {
+                writeln!(
+                    out,
+                    "  this host moves its KV: which engines are attached is seen by the host alone, see `sluice fleet`"
+                )?;
+            }
             if pool.mode == PoolMode::Pull.name() {
                 writeln!(
                     out,

@@ -3,6 +3,7 @@
 //! Figures flow one way. Probes, scrapes and answers write into a [`Worker`]; [`Pool::publish`] turns the
 //! workers that are up into one immutable [`Table`]; requests read the table and add the bookings of the moment.
 
+pub mod attachment;
 pub mod booking;
 pub mod draining;
 pub mod holds;
@@ -32,6 +33,7 @@ use crate::clock::{Clock, millis};
 use crate::config::{self, Config, Secrets};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::pool_metrics::PoolMetrics;
+pub use attachment::Attachment;
 pub use booking::Booking;
 pub use holds::HandleGuard;
 use kv_watch::KvState;

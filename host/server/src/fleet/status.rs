@@ -9,7 +9,7 @@ use sluice_core::health::State;
 use super::kv_watch::KvState;
 use super::scrape::Totals;
 use super::worker::BookedNow;
-use super::{Fleet, Pool, Worker};
+use super::{Attachment, Fleet, Pool, Worker};
 use crate::config::PoolMode;
 
 /// One pool.
@@ -19,7 +19,7 @@ pub struct PoolStatus {
     pub name: String,
     /// Served model name.
     pub model: String,
-    /// `unified` or `pull`.
+    /// `unified`, `pull` or `host-managed`.
     pub mode: &'static str,
     /// Whether a request could be served now.
     pub serves: bool,
@@ -50,6 +50,10 @@ pub struct WorkerStatus {
     pub safe_to_stop: bool,
     /// Live handles to KV blocks on it.
     pub handles: u32,
+    /// Whether its engine is attached to this host, so that its KV is moved; `None` where this host moves none.
+    pub attached: Option<bool>,
+    /// Why no KV is moved of an engine that is attached.
+    pub misfit: Option<Arc<str>>,
     /// `GET /version`.
     pub version: Option<String>,
     /// This host's load on it.
@@ -101,6 +105,7 @@ fn pool_status(pool: &Pool) -> PoolStatus {
     let note = pool
         .missing()
         .or_else(|| mismatch(pool))
+        .or_else(|| unattached(pool, &workers))
         .or_else(|| in_trouble(pool, &workers))
         .or_else(|| kv.as_ref()?.note());
     PoolStatus {
@@ -139,6 +144,23 @@ fn mismatch(pool: &Pool) -> Option<String> {
     })
 }
 
+/// Engines whose KV this host should move, and cannot.
+fn unattached(pool: &Pool, workers: &[WorkerStatus]) -> Option<String> {
+    if let Some(worker) = workers.iter().find(|worker| worker.misfit.is_some()) {
+        return Some(format!("no KV is moved of worker {:?}: {}", worker.name, worker.misfit.as_deref()?));
+    }
+    if let Some((one, other, apart)) = pool.layouts_apart() {
+        return Some(format!("engines {one:?} and {other:?} cannot exchange KV: {apart}"));
+    }
+    let is_missing = |worker: &&WorkerStatus| worker.state == State::Up && worker.attached == Some(false);
+    let missing: Vec<_> = workers.iter().filter(is_missing).map(|worker| worker.name.as_str()).collect();
+    let first = missing.first()?;
+    Some(format!(
+        "{} of its engines are not attached to this host, {first:?} first: no KV is moved from or to them",
+        missing.len()
+    ))
+}
+
 /// Workers and pairs that are spared.
 fn in_trouble(pool: &Pool, workers: &[WorkerStatus]) -> Option<String> {
     if let Some(worker) = workers.iter().find(|worker| worker.breaker_open) {
@@ -160,6 +182,11 @@ fn worker_status(pool: &Pool, worker: &Worker) -> WorkerStatus {
         draining: draining.asked,
         safe_to_stop: draining.safe_to_stop,
         handles: draining.handles,
+        attached: worker.needs_attachment().then(|| seen.attachment.engine().is_some()),
+        misfit: match &seen.attachment {
+            Attachment::Unfit(why) => Some(why.clone()),
+            Attachment::Missing | Attachment::Attached(_) => None,
+        },
         version: seen.version,
         booked: worker.booked(),
         engine_running: seen.scraped.running,

@@ -8,6 +8,7 @@ use sluice_core::health::State;
 use sluice_core::load::{Scraped, load_now};
 use sluice_core::table::{mark_against, select_fleet};
 
+use super::attachment::Layouts;
 use super::worker::Worker;
 use crate::clock::millis;
 
@@ -20,7 +21,35 @@ pub struct Table {
     pub workers: Vec<Arc<Worker>>,
     /// Whether workers are in it whose breakers are open, since without them nobody would have their role.
     pub breakers_ignored: bool,
+    /// Tokens of a position of a transfer that this host makes: divides the block sizes of all attached engines.
+    pub position_tokens: Option<u32>,
+    /// KV bytes of a token, as attached engines declare them.
+    pub kv_bytes_per_token: Option<u32>,
     scraped: Vec<Scraped>,
+}
+
+/// How good a worker of its role one is: the table has the best there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Choice {
+    /// Nothing speaks against it.
+    Good,
+    /// This host is to move its KV, and its engine is not attached: it computes what would have been brought.
+    Unattached,
+    /// It fails again and again.
+    BreakerOpen,
+}
+
+impl Choice {
+    fn of(worker: &Worker, now_ms: u64) -> Self {
+        let seen = worker.seen();
+        if !seen.breaker.passes(now_ms) {
+            Self::BreakerOpen
+        } else if worker.needs_attachment() && seen.attachment.engine().is_none() {
+            Self::Unattached
+        } else {
+            Self::Good
+        }
+    }
 }
 
 /// Gives workers without a fresh figure (0) the mean of their peers' of the same role. One that was slow when last
@@ -49,41 +78,42 @@ impl Table {
             seen.health.state == State::Up && seen.serves_model
         };
         let up = || workers.iter().filter(|worker| is_up(worker));
-        let passing = |worker: &Worker| {
-            let seen = worker.seen();
-            seen.breaker.passes(now_ms) && seen.draining_since.is_none()
-        };
-        let spared_roles: Vec<_> = Role::ALL
-            .into_iter()
-            .filter(|role| !up().any(|worker| worker.role == *role && passing(worker)))
-            .collect();
+        let best = Role::ALL.map(|role| {
+            let open = up().filter(|worker| worker.role == role && worker.takes_work());
+            open.map(|worker| Choice::of(worker, now_ms)).min()
+        });
+        let mut layouts = Vec::new();
         for worker in up() {
-            let seen = worker.seen().clone();
-            if !seen.breaker.passes(now_ms) {
-                if !spared_roles.contains(&worker.role) {
-                    continue;
-                }
-                table.breakers_ignored = true;
+            let choice = Choice::of(worker, now_ms);
+            if best[worker.role as usize].is_some_and(|best| choice > best) {
+                continue;
             }
+            table.breakers_ignored |= choice == Choice::BreakerOpen;
+            let seen = worker.seen().clone();
+            layouts.push(seen.attachment.engine().map(|engine| engine.layout));
             fleet.id.push(worker.id);
             fleet.role.push(worker.role as u8);
             let draining = if seen.draining_since.is_some() { ability::DRAINING } else { 0 };
             fleet.abilities.push(worker.abilities | draining);
-            // One KV layout a pool: what a pool's engines were started with is one line of its configuration.
-            fleet.group.push(0);
             fleet.zone.push(worker.zone);
             fleet.kv_blocks_total.push(seen.scraped.kv_blocks_total);
             fleet.prefill_tokens_per_s.push(seen.prefill_rate.fresh(now) * 1_000.0);
             fleet.decode_step_ms.push(seen.decode_step.fresh(now));
             fleet.link_mb_per_s.push(seen.link_mb_per_s.value());
             fleet.pull_overhead_ms.push(seen.pull_overhead_ms.value());
-            fleet.push_overhead_ms.push(0.0);
+            fleet.push_overhead_ms.push(seen.push_overhead_ms.value());
             fleet.failure_rate.push(seen.failures.value());
             table.workers.push(worker.clone());
             table.scraped.push(seen.scraped);
         }
         fill_from_peers(&mut fleet.prefill_tokens_per_s, &fleet.role);
         fill_from_peers(&mut fleet.decode_step_ms, &fleet.role);
+        // Where the host moves no KV, a pool's engines have one layout: they were started with one line of its
+        // configuration.
+        let layouts = Layouts::of(&layouts);
+        fleet.group = layouts.groups;
+        (table.position_tokens, table.kv_bytes_per_token) =
+            (layouts.position_tokens, layouts.bytes_per_token);
         table.fleet = Arc::new(fleet);
         table
     }
@@ -112,6 +142,8 @@ impl Table {
             fleet: Arc::new(select_fleet(&self.fleet, rows)),
             workers: rows.iter().filter_map(|row| self.workers.get(*row as usize).cloned()).collect(),
             breakers_ignored: self.breakers_ignored,
+            position_tokens: self.position_tokens,
+            kv_bytes_per_token: self.kv_bytes_per_token,
             scraped: rows.iter().filter_map(|row| self.scraped.get(*row as usize).copied()).collect(),
         }
     }

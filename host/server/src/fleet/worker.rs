@@ -10,6 +10,7 @@ use sluice_core::health::{Health, State};
 use sluice_core::load::{Scraped, Share};
 use sluice_core::measure::SmoothedRatio;
 
+use super::attachment::Attachment;
 use super::holds::Holds;
 use crate::config::{self, PoolMode, WorkerUrl};
 use crate::telemetry::metrics::Metrics;
@@ -32,6 +33,8 @@ pub struct Worker {
     pub abilities: u16,
     /// Where it runs.
     pub zone: u16,
+    /// The name by which its engine attaches, where this host moves KV.
+    pub engine: Option<String>,
     /// Resolved once.
     pub metrics: WorkerMetrics,
     booked: Booked,
@@ -101,6 +104,10 @@ pub struct Seen {
     pub pull_overhead_ms: SmoothedRatio,
     /// Failures over legs.
     pub failures: SmoothedRatio,
+    /// How its engine stands to this host's KV link.
+    pub attachment: Attachment,
+    /// As `pull_overhead_ms`, for push.
+    pub push_overhead_ms: SmoothedRatio,
     /// Whether it is spared for a while.
     pub breaker: Breaker,
     /// The failure that its breaker opened with, for as long as that is open.
@@ -169,6 +176,8 @@ impl Default for Seen {
             decode_step: Dated::over(DECODE_WINDOW_TOKENS),
             link_mb_per_s: SmoothedRatio::over(LINK_WINDOW_US),
             pull_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
+            push_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
+            attachment: Attachment::default(),
             failures: SmoothedRatio::over(FAILURE_WINDOW_LEGS),
             breaker: Breaker::after(WORKER_FAILURES_TO_OPEN),
             spared_for: None,
@@ -197,6 +206,7 @@ impl Worker {
     pub fn new(pool: &config::Pool, worker: &config::Worker, metrics: &Metrics) -> Self {
         let mut abilities = match pool.mode {
             PoolMode::Pull => ability::PULL,
+            PoolMode::HostManaged => ability::PULL | ability::PUSH | ability::HOLDS_RELEASABLE,
             PoolMode::Unified => 0,
         };
         if worker.can_prefill {
@@ -210,6 +220,7 @@ impl Worker {
             url: worker.url.clone(),
             abilities,
             zone: worker.zone,
+            engine: worker.engine.clone(),
             metrics: metrics.worker(&pool.name, &worker.name, worker.role),
             booked: Booked::default(),
             holds: Mutex::default(),

@@ -51,7 +51,7 @@ pub(super) async fn relay(
         stream(ResponseBody::Right(Relay::new(opened, turn, record.hand_over(), call.deadline)))
     } else {
         let bytes = dispatch::read(&mut turn.leg, Blame::Decode, body, deadline).await?;
-        let prefilled = turn.prefilled;
+        let prefilled = turn.prefilled();
         let (bytes, end) = off_loop::run(bytes.len(), move || finish_whole(bytes, prefilled))
             .await
             .map_err(|undone| dispatch::short(&mut turn.leg, undone.to_string()))?

@@ -64,6 +64,12 @@ impl Attempt<'_, '_> {
         self.facts.cached_tokens.get(row as usize).copied().unwrap_or(0)
     }
 
+    /// Nobody is left to decode.
+    pub fn nobody_decodes(&self) -> Failed {
+        let message = format!("no decode worker of pool {:?} is up any more", self.call.pool.config.name);
+        Failed { failure: Failure::NoDecodeWorker, worker: None, error: ApiError::no_worker_up(message) }
+    }
+
     /// Books the decode leg's load.
     pub fn book_decode(&self, row: Row) -> Result<Booking, Failed> {
         let request = &self.facts.request;

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::call::Call;
 use super::origin::Origin;
+use crate::config::Pool;
 
 /// A token slower than this is as good as none: whole answers, whose first byte comes with their last, are given up
 /// when even at this pace they should be there. Five tokens a second is slower than people read.
@@ -34,6 +35,17 @@ impl Deadline {
     pub(super) fn decode(call: &Call<'_>) -> Self {
         let limit = Duration::from_millis(call.pool.config.decode_first_byte_ms);
         Self::within(call, limit.saturating_add(answer_time(call)), "decode_first_byte_ms")
+    }
+
+    /// Decode legs that are sent with the prefill.
+    pub(super) fn both(call: &Call<'_>) -> Self {
+        let Pool { prefill_timeout_ms, decode_first_byte_ms, .. } = call.pool.config;
+        let limit = Duration::from_millis(prefill_timeout_ms.saturating_add(decode_first_byte_ms));
+        Self::within(
+            call,
+            limit.saturating_add(answer_time(call)),
+            "prefill_timeout_ms and decode_first_byte_ms",
+        )
     }
 
     /// Legs that prefill and decode.

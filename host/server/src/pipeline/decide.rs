@@ -9,7 +9,7 @@ use sluice_core::verdict::{DecodeChoice, Placement, Rejection, Route, TransferMo
 use sluice_policy::{Named, Policy};
 
 use super::call::Call;
-use crate::config::BUILTIN;
+use crate::config::{BUILTIN, PoolMode};
 use crate::decisions::{Taken, Ticket};
 use crate::fleet::Table;
 use crate::http::error::{ApiError, Blame};
@@ -62,8 +62,8 @@ pub(super) fn decide(call: &Call<'_>, table: &Table, facts: &Facts) -> Result<De
         },
     };
     metrics.decision(source);
-    let route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
-    coerce_transfer(call, &route);
+    let mut route = route.or_else(|| default_policy::route(facts)).ok_or_else(|| unserved(call))?;
+    coerce_transfer(call, &mut route);
     let reason = route.reason.as_deref().unwrap_or_default();
     let ticket = case.write(source, fault, Some(route.placement), reason);
     metrics.phase(Phase::Decide, app.clock.elapsed().saturating_sub(started));
@@ -132,6 +132,10 @@ impl Case<'_, '_> {
     ) -> Ticket {
         let Self { call, table, facts, policy } = self;
         let bound = call.bound();
+        let transfer = match placement {
+            Some(Placement::Disaggregated(plan)) => Some(plan.transfer),
+            Some(Placement::Unified(_)) | None => None,
+        };
         let (prefill, decode) = match placement {
             None => (None, None),
             Some(Placement::Unified(row)) => (Some(row), Some(row)),
@@ -156,6 +160,7 @@ impl Case<'_, '_> {
             source,
             fault,
             placement: placement_name(placement),
+            transfer,
             prefill: worker(prefill),
             decode: worker(decode),
             reason,
@@ -207,10 +212,12 @@ fn tell_unknown_hints(call: &Call<'_>, policy: &Policy, route: &Route) {
 }
 
 /// What the pool cannot do is done the other way, and counted: a mode is a preference.
-fn coerce_transfer(call: &Call<'_>, route: &Route) {
-    if let Placement::Disaggregated(plan) = route.placement
+fn coerce_transfer(call: &Call<'_>, route: &mut Route) {
+    if let Placement::Disaggregated(plan) = &mut route.placement
         && plan.transfer == TransferMode::Push
+        && call.pool.config.mode != PoolMode::HostManaged
     {
+        plan.transfer = TransferMode::Pull;
         let telemetry = &call.app.telemetry;
         call.pool.metrics.coerced_push();
         telemetry.warn_once(&format!("coerced {}", call.pool.config.name), || {
@@ -249,7 +256,7 @@ fn refusal(rejection: Rejection) -> ApiError {
 }
 
 fn unserved(call: &Call<'_>) -> ApiError {
-    let pair = "a pull pool needs a prefill and a decode worker";
+    let pair = "it needs a prefill and a decode worker whose KV is alike";
     let why = call.pool.missing().unwrap_or_else(|| pair.to_owned());
     let message = format!("pool {:?} cannot serve this now: {why}", call.pool.config.name);
     ApiError::no_worker_up(message)

@@ -7,8 +7,10 @@ pub(crate) mod attempt;
 pub(crate) mod call;
 pub(crate) mod deadline;
 mod decide;
+mod decode_leg;
 pub(crate) mod dispatch;
 mod facts;
+mod hosted;
 pub(crate) mod origin;
 mod prefill;
 mod pull;
@@ -117,7 +119,11 @@ async fn run(
         // 6. Do it.
         let outcome = match attempt.decision.route.placement {
             Placement::Unified(row) => unified::run(attempt, row, record).await,
-            Placement::Disaggregated(plan) => pull::run(attempt, plan, record).await,
+            Placement::Disaggregated(plan) if attempt.call.app.node.is_some() => {
+                // Boxed: two legs at once are large, and most hosts have none.
+                Box::pin(hosted::run(attempt, plan, record)).await
+            }
+            Placement::Disaggregated(plan) => pull::run(attempt, plan, None, record).await,
         };
         // 7. happens where the answer ends: see `turn`.
         let failed = match outcome {

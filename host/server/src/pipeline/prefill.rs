@@ -1,11 +1,13 @@
 //! The prefill leg: the prompt's KV blocks are made, and a handle to them comes back.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_core::facts::Row;
 use sluice_core::load::Share;
+use sluice_core::verdict::TransferMode;
+use sluice_engine_sdk::leg;
 
 use super::answer;
 use super::attempt::{Attempt, Failed};
@@ -15,26 +17,126 @@ use super::dispatch::{self, Resend};
 use super::refusal::refusal;
 use crate::config::HOLD_MARGIN_MS;
 use crate::fleet::{Booking, Leg, Worker};
-use crate::handle::{Handle, HandleError};
-use crate::held::{Blocks, Held};
+use crate::handle::{self, Handle, HandleError};
+use crate::held::{Blocks, Held, Way};
 use crate::http::error::Blame;
 use crate::http::members::Members;
+use crate::node::hand_over::HandOver;
 use crate::telemetry::labels::{Fallback, HandleFate, Label, Outcome, Phase};
 use crate::usage::PrefillUsage;
 
-/// The end of a prefill leg.
+/// A prompt that is prefilled.
 pub(super) struct Prefilled {
     pub by: Arc<Worker>,
     /// `None` when the worker moved nothing: decode then computes the prompt again.
     pub held: Option<Held>,
+    /// How its KV was to move.
+    pub mode: TransferMode,
     pub prompt_tokens: Option<u32>,
-    /// For the client's usage; `None` without a handle.
+    /// For the client's usage; `None` where nothing is moved.
     pub said: Option<PrefillUsage>,
     pub took: Duration,
+    /// When the answer's head came, by our clock.
+    pub answered: Duration,
 }
 
-/// Prefills on the worker of this row.
-pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled, Failed> {
+/// The end of a prefill leg.
+pub(super) struct Done {
+    pub by: Arc<Worker>,
+    /// What the worker keeps for decode, if it does.
+    pub kept: Option<Kept>,
+    pub prompt_tokens: Option<u32>,
+    pub said: Option<PrefillUsage>,
+    pub took: Duration,
+    pub answered: Duration,
+    /// To be dropped once what is kept is counted: a draining worker is never taken for idle in between.
+    pub booking: Booking,
+}
+
+/// What a worker says that it keeps.
+pub(super) enum Kept {
+    /// Blocks for who shows this.
+    Handle(Handle),
+    /// Blocks for a hand-over of this host.
+    Blocks(leg::Held),
+}
+
+impl Kept {
+    fn tokens(&self) -> Option<u32> {
+        match self {
+            Self::Handle(handle) => handle.tokens,
+            Self::Blocks(held) => Some(held.tokens),
+        }
+    }
+
+    fn cached_tokens(&self) -> Option<u32> {
+        match self {
+            Self::Handle(handle) => handle.cached_tokens,
+            Self::Blocks(held) => Some(held.cached_tokens),
+        }
+    }
+}
+
+/// Prefills on the worker of this row. `promised` is what this host is to hand over, where it does.
+pub(super) async fn run(
+    attempt: &Attempt<'_, '_>,
+    row: Row,
+    promised: Option<Held>,
+) -> Result<Prefilled, Failed> {
+    let mode = promised.as_ref().map_or(TransferMode::Pull, |held| held.blocks().mode());
+    let asked = promised.as_ref().and_then(|held| held.blocks().hand_over());
+    let done = match leg(attempt, row, asked).await {
+        Ok(done) => done,
+        Err(failed) => {
+            promised.into_iter().for_each(Held::void);
+            return Err(failed);
+        }
+    };
+    let lease_ends = lease_ends(attempt.call, done.answered);
+    let held = match (done.kept, promised) {
+        (Some(Kept::Handle(handle)), _) => {
+            let blocks = blocks(attempt.call, &done.by, Way::Handle(handle));
+            blocks.lease_began(lease_ends);
+            Some(Held::new(blocks, &attempt.call.app.releases))
+        }
+        (Some(Kept::Blocks(_)), Some(held)) => {
+            held.blocks().lease_began(lease_ends);
+            Some(held)
+        }
+        (_, promised) => {
+            promised.into_iter().for_each(Held::void);
+            None
+        }
+    };
+    let Done { by, prompt_tokens, said, took, answered, booking, .. } = done;
+    drop(booking);
+    Ok(Prefilled { by, held, mode, prompt_tokens, said, took, answered })
+}
+
+/// Blocks that this worker keeps, or is to keep; they are counted from now on.
+pub(super) fn blocks(call: &Call<'_>, holder: &Arc<Worker>, way: Way) -> Blocks {
+    Blocks {
+        way,
+        lease_ends: OnceLock::new(),
+        pool: call.pool.clone(),
+        holder: holder.clone(),
+        incarnation: holder.seen().incarnation,
+        endpoint: call.request.endpoint,
+        kept: Arc::new(holder.hold_handle(&call.app.clock, call.pool.config.kv_lease_ms)),
+    }
+}
+
+/// When blocks of a prefill that answered then are of use no more.
+pub(super) fn lease_ends(call: &Call<'_>, answered: Duration) -> Duration {
+    answered + usable_for(call.pool.config.kv_lease_ms, call.app.config.server.connect_timeout_ms)
+}
+
+/// A prefill leg to the worker of this row, asked for a handle or to keep blocks for a hand-over.
+pub(super) async fn leg(
+    attempt: &Attempt<'_, '_>,
+    row: Row,
+    hand_over: Option<&HandOver>,
+) -> Result<Done, Failed> {
     let (call, facts) = (attempt.call, &attempt.facts);
     let worker = attempt.worker(row)?;
     let cached_tokens = attempt.cached_tokens(row);
@@ -43,7 +145,11 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     let mut leg = Leg::prefill(&call.pool, &worker);
     let deadline = Deadline::prefill(call);
     let dispatched = call.app.clock.elapsed();
-    let (body, how) = (call.request.prefill_body(), (Resend::Once, attempt.number));
+    let body = match hand_over {
+        None => call.request.prefill_body(handle::ASKED),
+        Some(hand_over) => call.request.prefill_body(&hand_over.prefill_params()),
+    };
+    let how = (Resend::Once, attempt.number);
     let response = dispatch::send(call, &mut leg, Blame::Prefill, body, how, deadline).await?;
     // The lease began when the engine was done, a little before its answer's head came: the margin covers that.
     let answered = call.app.clock.elapsed();
@@ -59,24 +165,13 @@ pub(super) async fn run(attempt: &Attempt<'_, '_>, row: Row) -> Result<Prefilled
     let took = answered.saturating_sub(dispatched);
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);
-    let handle = take_handle(call, &worker, &members);
-    let said = handle.as_ref().map(|handle| PrefillUsage::of(handle.cached_tokens, &members));
-    let prompt_tokens = handle.as_ref().and_then(|handle| handle.tokens).or(told);
+    let kept = take_kept(call, &worker, &members, hand_over);
+    let said = kept.as_ref().map(|kept| PrefillUsage::of(kept.cached_tokens(), &members));
+    let prompt_tokens = kept.as_ref().and_then(Kept::tokens).or(told);
     let computed = prompt_tokens.unwrap_or(facts.request.prompt_tokens);
-    let cached_tokens = handle.as_ref().and_then(|handle| handle.cached_tokens).unwrap_or(cached_tokens);
+    let cached_tokens = kept.as_ref().and_then(Kept::cached_tokens).unwrap_or(cached_tokens);
     worker.seen().prefilled(computed.saturating_sub(cached_tokens), dispatched, answered);
-    let lease_ms = call.pool.config.kv_lease_ms;
-    let usable = usable_for(lease_ms, call.app.config.server.connect_timeout_ms);
-    let held = handle.map(|handle| {
-        let (pool, holder, endpoint) = (call.pool.clone(), worker.clone(), call.request.endpoint);
-        let kept = Arc::new(worker.hold_handle(&call.app.clock, lease_ms));
-        let (good_until, incarnation) = (answered + usable, holder.seen().incarnation);
-        let blocks = Blocks { handle, good_until, pool, holder, incarnation, endpoint, kept };
-        Held::new(blocks, &call.app.releases)
-    });
-    // Only now, with the handle counted: a draining worker is never taken for idle in between.
-    drop(booking);
-    Ok(Prefilled { by: worker, held, prompt_tokens, said, took })
+    Ok(Done { by: worker, kept, prompt_tokens, said, took, answered, booking })
 }
 
 /// How long after the prefill's answer its handle may be sent: decode must reach the holder within the lease, and a
@@ -94,18 +189,27 @@ fn told(members: &Members<'_>) -> Option<u32> {
     members.read::<Usage>("usage").ok().flatten().map(|usage| usage.prompt_tokens)
 }
 
-/// The handle of a prefill answer; without one the transfer does not happen, which is counted and said.
-fn take_handle(call: &Call<'_>, worker: &Worker, members: &Members<'_>) -> Option<Handle> {
+/// What a prefill answer says is kept; without it the transfer does not happen, which is counted and said.
+fn take_kept(
+    call: &Call<'_>,
+    worker: &Worker,
+    members: &Members<'_>,
+    hand_over: Option<&HandOver>,
+) -> Option<Kept> {
     let pool = &call.pool;
-    let error = match Handle::from_answer(members) {
-        Ok(handle) => return Some(handle),
+    let kept = match hand_over {
+        None => Handle::from_answer(members).map(Kept::Handle),
+        Some(hand_over) => hand_over.answer(members).map(Kept::Blocks),
+    };
+    let error = match kept {
+        Ok(kept) => return Some(kept),
         Err(error) => error,
     };
     let what = match error {
-        HandleError::Absent => HandleFate::Absent,
+        HandleError::Absent | HandleError::NotHeld => HandleFate::Absent,
         HandleError::Unusable(_) => HandleFate::Unusable,
     };
-    pool.metrics.transfer(what);
+    pool.metrics.transfer(hand_over.map_or(TransferMode::Pull, HandOver::mode), what);
     pool.metrics.fallback(Fallback::TransferMissing);
     let key = format!("handle {} {} {}", pool.config.name, worker.name, what.name());
     call.app.telemetry.warn_once(&key, || {

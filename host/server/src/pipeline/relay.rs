@@ -120,7 +120,7 @@ impl Running {
         let mut out = Vec::new();
         for event in sse::events(&whole) {
             let mut event = sse::without_internal(event);
-            if let Some(prefilled) = self.turn.prefilled {
+            if let Some(prefilled) = self.turn.prefilled() {
                 event = prefilled.in_event(event);
             }
             if is_done(&event) {

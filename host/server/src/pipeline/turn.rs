@@ -8,7 +8,7 @@ use sluice_core::facts::{Facts, Finish, Row, TurnEnd, ability};
 use sluice_core::failure::Failure;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
-use sluice_core::verdict::Retention;
+use sluice_core::verdict::{Retention, TransferMode};
 
 use super::attempt::Attempt;
 use super::decide::Decision;
@@ -34,11 +34,10 @@ pub(super) struct Turn {
     pub prefill: Arc<Worker>,
     pub booking: Booking,
     pub leg: Leg,
-    /// What the prefill engine said, if decode was given its handle.
-    pub prefilled: Option<PrefillUsage>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
-    disaggregated: bool,
+    /// Of a prompt that was prefilled elsewhere.
+    brought: Option<Brought>,
     /// Of a prefill worker's blocks, until they are read.
     kept: Option<Arc<HandleGuard>>,
     /// As the prefill worker counted them.
@@ -51,6 +50,16 @@ pub(super) struct Turn {
     first_token: Option<Duration>,
     generated: u32,
     trail: Trail,
+}
+
+/// How a prompt that was prefilled elsewhere came to decode.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Brought {
+    pub mode: TransferMode,
+    /// From when decode waited for nothing but KV, by our clock.
+    pub since: Duration,
+    /// What the prefill engine said; `None` where nothing was moved.
+    pub said: Option<PrefillUsage>,
 }
 
 /// What the answer told at its end.
@@ -78,9 +87,8 @@ impl Turn {
             facts,
             decode,
             prefill: booking.worker().clone(),
-            disaggregated: false,
+            brought: None,
             kept: None,
-            prefilled: None,
             prompt_tokens: None,
             booking,
             dispatched,
@@ -97,13 +105,13 @@ impl Turn {
     }
 
     /// The prompt was prefilled elsewhere.
-    pub fn prefilled_by(
-        self,
-        prefill: Arc<Worker>,
-        prompt_tokens: Option<u32>,
-        prefilled: Option<PrefillUsage>,
-    ) -> Self {
-        Self { prefill, prompt_tokens, disaggregated: true, prefilled, ..self }
+    pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>, brought: Brought) -> Self {
+        Self { prefill, prompt_tokens, brought: Some(brought), ..self }
+    }
+
+    /// What the prefill engine said, if decode was given its KV.
+    pub fn prefilled(&self) -> Option<PrefillUsage> {
+        self.brought.and_then(|brought| brought.said)
     }
 
     /// Decode reads the blocks of this handle.
@@ -122,17 +130,22 @@ impl Turn {
         self.phase(Phase::FirstToken, now.saturating_sub(self.arrived));
         let took = now.saturating_sub(self.dispatched);
         self.phase(Phase::DecodeFirstByte, took);
-        let took_ms = took.as_secs_f64() * 1_000.0;
         let mut seen = self.booking.worker().seen();
-        if self.disaggregated {
+        if let Some(Brought { mode, since, said }) = self.brought {
+            let took = now.saturating_sub(since);
+            let took_ms = took.as_secs_f64() * 1_000.0;
             let tokens = f64::from(self.prompt_tokens.unwrap_or(self.facts.request.prompt_tokens));
             let bytes = tokens * f64::from(self.facts.kv_bytes_per_token);
             let (step_ms, link) = (seen.decode_step.last(), seen.link_mb_per_s.value());
-            if self.prefilled.is_some() {
+            if said.is_some() {
                 let step = Duration::try_from_secs_f64(f64::from(step_ms) / 1_000.0).unwrap_or_default();
                 self.decision.metrics.phase(Phase::Transfer, took.saturating_sub(step));
             }
-            seen.pull_overhead_ms.observe(transfer_overhead_ms(took_ms, step_ms, bytes, link), 1.0);
+            let overhead_ms = transfer_overhead_ms(took_ms, step_ms, bytes, link);
+            match mode {
+                TransferMode::Pull => seen.pull_overhead_ms.observe(overhead_ms, 1.0),
+                TransferMode::Push => seen.push_overhead_ms.observe(overhead_ms, 1.0),
+            }
         } else {
             let cached = self.facts.cached_tokens.get(self.decode as usize).copied().unwrap_or(0);
             seen.prefilled(self.facts.request.prompt_tokens.saturating_sub(cached), self.dispatched, now);
@@ -195,10 +208,10 @@ impl Turn {
             return;
         }
         let now = self.app.clock.elapsed();
-        let (since, steps) = match self.first_token {
-            Some(first) => (first, output_tokens - 1),
-            None if self.disaggregated => (self.dispatched, output_tokens),
-            None => return,
+        let (since, steps) = match (self.first_token, self.brought) {
+            (Some(first), _) => (first, output_tokens - 1),
+            (None, Some(brought)) => (brought.since, output_tokens),
+            (None, None) => return,
         };
         let took = now.saturating_sub(since);
         if self.first_token.is_some() {

@@ -30,7 +30,7 @@ pub(super) struct Requests {
     pub total: Counters<3>,
     pub fallbacks: Counters<2>,
     pub retries: Counters<2>,
-    pub transfers: Counters<2>,
+    pub transfers: Counters<3>,
     pub coerced: Counters<2>,
     pub pair_opened: Counters<1>,
     pub pairs_open: Gauges<1>,
@@ -141,7 +141,7 @@ impl Requests {
             fallbacks: new.metric("fallbacks", "Requests served otherwise than decided, by pool and reason"),
             retries: new
                 .metric("retries", "Legs sent again and attempts after the first, by pool and reason"),
-            transfers: new.metric("transfers", "Prefill legs by pool and what became of their KV handle"),
+            transfers: new.metric("transfers", "Prefill legs by pool, mode of transfer and what became of their KV handle, or of their blocks"),
             coerced: new
                 .metric("transfer_mode_coerced", "Decisions for a transfer mode that the pool has not"),
             pair_opened: new

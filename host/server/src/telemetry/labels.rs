@@ -1,6 +1,7 @@
 //! What counts are kept by. Label values are these names, configured names and policies' names: never a client's words.
 
 use sluice_core::failure::Failure;
+use sluice_core::verdict::TransferMode;
 
 use crate::http::error::Blame;
 use crate::passthrough::paths::{PATHS, Path};
@@ -85,6 +86,8 @@ labels! {
         UnknownHint = "unknown_hint",
         /// Prefill gave no usable handle: decode computes the prompt.
         TransferMissing = "transfer_missing",
+        /// An engine whose KV this host is to move is not attached: decode computes the prompt.
+        NotAttached = "not_attached",
         /// The decided pair is avoided: decided again without its decode worker.
         PairAvoided = "pair_avoided",
         /// All pairs are avoided: one is tried all the same.
@@ -105,13 +108,14 @@ labels! {
         Unusable = "unusable",
         /// Its blocks may be gone.
         Expired = "expired",
-        /// Decode failed after it was sent: the blocks stay until their lease ends.
+        /// Decode failed after it was sent: the blocks stay until their lease ends, or until the host that moves them has
+        /// ended the transfer.
         Stranded = "stranded",
         /// Its holder is down, or has started anew.
         HolderGone = "holder_gone",
         /// The client left before decode's answer.
         Abandoned = "abandoned",
-        /// Never sent to decode; its holder was told to free the blocks.
+        /// Never sent to decode, or refused by it; its holder was told to free the blocks.
         Released = "released",
         /// Never sent to decode, and its holder could not be told: the blocks stay until their lease ends.
         Unreleased = "unreleased",
@@ -252,6 +256,21 @@ impl Source {
     }
 }
 
+impl Label for TransferMode {
+    const ALL: &'static [Self] = &[Self::Pull, Self::Push];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pull => "pull",
+            Self::Push => "push",
+        }
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
 impl Label for Endpoint {
     const ALL: &'static [Self] = &[Self::Chat, Self::Completions];
 
@@ -296,6 +315,7 @@ mod tests {
         check::<Retry>();
         check::<Fallback>();
         check::<HandleFate>();
+        check::<TransferMode>();
         check::<Source>();
         check::<SpansDropped>();
         check::<Phase>();

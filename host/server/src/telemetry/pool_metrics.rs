@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use sluice_core::verdict::TransferMode;
 
 use super::counted::Counted;
 use super::families::{Phases, Policies, Requests};
@@ -33,7 +34,8 @@ pub struct PoolMetrics {
     passed: [OnceLock<Counted<Outcome>>; PATHS.len()],
     fallbacks: Counted<Fallback>,
     retries: Counted<Retry>,
-    transfers: Counted<HandleFate>,
+    /// By how they move.
+    transfers: Box<[Counted<HandleFate>]>,
     coerced_push: Counter,
     pair_opened: Counter,
     pairs_open: Gauge,
@@ -52,7 +54,7 @@ impl PoolMetrics {
             passed: Default::default(),
             fallbacks: Counted::resolve(&requests.fallbacks, by("reason")),
             retries: Counted::resolve(&requests.retries, by("reason")),
-            transfers: Counted::resolve(&requests.transfers, by("handle")),
+            transfers: TransferMode::ALL.iter().map(|mode| transfers(pool, *mode, requests)).collect(),
             pair_opened: requests.pair_opened.get_or_create_owned(&[("pool", pool.to_owned())]),
             pairs_open: requests.pairs_open.get_or_create_owned(&[("pool", pool.to_owned())]),
             coerced_push: requests.coerced.get_or_create_owned(&by("mode")("push".to_owned())),
@@ -85,8 +87,8 @@ impl PoolMetrics {
     }
 
     /// What became of a prefill leg's handle.
-    pub fn transfer(&self, fate: HandleFate) {
-        self.transfers.inc(fate);
+    pub fn transfer(&self, mode: TransferMode, fate: HandleFate) {
+        self.transfers[mode.index()].inc(fate);
     }
 
     /// A push was asked for, which the pool has not.
@@ -127,6 +129,12 @@ impl PoolMetrics {
         });
         new
     }
+}
+
+fn transfers(pool: &str, mode: TransferMode, requests: &Requests) -> Counted<HandleFate> {
+    Counted::resolve(&requests.transfers, |fate| {
+        [("pool", pool.to_owned()), ("mode", mode.name().to_owned()), ("handle", fate)]
+    })
 }
 
 fn outcomes(pool: &str, endpoint: impl Label, requests: &Requests) -> Counted<Outcome> {

@@ -17,6 +17,7 @@ fn loaded(name: &str) -> Config {
 #[test]
 fn examples_parse() {
     assert_eq!(loaded("vllm-pull.toml").pools[0].mode, PoolMode::Pull);
+    assert_eq!(loaded("host-managed.toml").pools[0].mode, PoolMode::HostManaged);
     assert_eq!(loaded("vllm-unified.toml").pools[0].mode, PoolMode::Unified);
 }
 
@@ -27,6 +28,16 @@ fn the_reference_explains_every_key() {
         let stands = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));
         assert!(text.lines().any(stands), "{key} does not stand in vllm-pull.toml");
     }
+}
+
+#[test]
+fn the_host_managed_example_writes_the_defaults() {
+    let (example, reference) = (loaded("host-managed.toml"), loaded("vllm-pull.toml"));
+    let (mut said, silent) = (example.transfer.clone(), reference.transfer);
+    assert!(said.line.take().is_some());
+    assert_eq!(said, silent);
+    let engines: Vec<_> = example.pools[0].workers.iter().map(|worker| worker.engine.as_deref()).collect();
+    assert_eq!(engines, [Some("prefill-0"), Some("decode-0")]);
 }
 
 #[test]

@@ -1,0 +1,119 @@
+//! The exchange's figures in `/metrics`, read when they are asked for.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use sluice_transfer::node::NodeHandle;
+
+use super::status::{self, FlowStatus, hold_end_name, reason_name};
+use crate::config::Config;
+use crate::telemetry::Telemetry;
+
+/// Shows the figures of this node.
+pub(super) fn register(telemetry: &Telemetry, config: &Config, node: &NodeHandle) {
+    let collected = Collected { node: node.clone(), workers: status::workers(config) };
+    telemetry.metrics.register(|registry| registry.register_collector(Box::new(collected)));
+}
+
+#[derive(Debug)]
+struct Collected {
+    node: NodeHandle,
+    /// Pool and worker by the name of their engine.
+    workers: HashMap<String, (String, String)>,
+}
+
+type FlowLabels = [(&'static str, String); 5];
+
+/// Name, help, and which of a flow's figures.
+type OfFlow = (&'static str, &'static str, fn(&FlowStatus) -> u64);
+
+const FLOW_COUNTERS: [OfFlow; 5] = [
+    ("transfer_bytes", "KV bytes that this host moved, by source and sink", |flow| flow.bytes),
+    (
+        "transfer_overlapped_bytes",
+        "KV bytes that this host moved while their prefill went on, by source and sink",
+        |flow| flow.overlapped_bytes,
+    ),
+    ("transfer_operations", "Copies of KV that ended well, by source and sink", |flow| flow.operations),
+    (
+        "transfer_operations_failed",
+        "Copies of KV that failed or were cancelled, by source and sink",
+        |flow| flow.operations_failed,
+    ),
+    ("transfer_deadline_misses", "Transfers that a deadline ended, by source and sink", |flow| {
+        flow.deadline_misses
+    }),
+];
+
+impl Collector for Collected {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (engines, figures) = (self.node.engines(), self.node.figures());
+        let flows = status::flows(&figures, &status::names(&engines, &self.workers));
+        for (name, help, of) in FLOW_COUNTERS {
+            counters(&mut encoder, (name, help), flows.iter().map(|flow| (labels(flow), of(flow))))?;
+        }
+        let queued = flows.iter().map(|flow| (labels(flow), flow.queued));
+        gauges(
+            &mut encoder,
+            ("transfer_queue", "Copies of KV under way or waiting, by source and sink"),
+            queued,
+        )?;
+        let failed =
+            figures.failed.iter().map(|(reason, count)| ([("reason", reason_name(*reason))], *count));
+        counters(&mut encoder, ("kv_transfers_failed", "Transfers that failed, by reason"), failed)?;
+        let ended = figures.holds.iter().map(|(end, count)| ([("end", hold_end_name(*end))], *count));
+        counters(&mut encoder, ("transfer_holds_ended", "Holds of KV blocks that ended, by how"), ended)?;
+        for (name, help, count) in [
+            ("kv_transfers_completed", "Transfers whose consumers have it all", figures.completed),
+            ("transfer_commands_refused", "Commands that found no room", figures.commands_refused),
+        ] {
+            let mut counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            counter.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        for (name, help, count) in [
+            ("transfer_engines", "Engines attached to this host with all their ranks", engines.len()),
+            ("transfer_holds", "Holds of KV blocks that have begun and not ended", self.node.holds()),
+            (
+                "transfer_commands_waiting",
+                "Commands that the exchange has not obeyed yet",
+                figures.commands_waiting,
+            ),
+        ] {
+            encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&(count as u64))?;
+        }
+        Ok(())
+    }
+}
+
+fn labels(flow: &FlowStatus) -> FlowLabels {
+    [
+        ("pool", flow.pool.clone()),
+        ("source", flow.source.clone()),
+        ("sink", flow.sink.clone()),
+        ("verb", flow.verb.to_owned()),
+        ("direction", flow.direction.to_owned()),
+    ]
+}
+
+fn counters<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    values: impl IntoIterator<Item = (L, u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    values.into_iter().try_for_each(|(labels, value)| {
+        family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
+    })
+}
+
+fn gauges<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    values: impl IntoIterator<Item = (L, u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    values.into_iter().try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
+}

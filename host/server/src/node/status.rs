@@ -1,0 +1,289 @@
+//! The node as people ask for it: `transfer` in `/admin/fleet`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use sluice_engine_sdk::wire::{self, Direction, HoldEnd, Reason, Verb};
+use sluice_transfer::exchange::{Figures, FlowFigures};
+use sluice_transfer::node::{AttachedEngine, NodeHandle};
+use sluice_transfer::protocol::Peer;
+
+use crate::config::Config;
+use crate::telemetry::pool_metrics::NONE;
+
+/// Stands for an engine that has left since.
+pub(super) const GONE: &str = "gone";
+
+/// The node.
+#[derive(Debug, Serialize)]
+pub struct NodeStatus {
+    /// Engines that are attached.
+    pub engines: Vec<EngineStatus>,
+    /// What moved between whom, engines that have left last.
+    pub flows: Vec<FlowStatus>,
+    /// Transfers whose consumers have it all.
+    pub completed: u64,
+    /// Transfers that failed, by reason.
+    pub failed: BTreeMap<&'static str, u64>,
+    /// Holds that ended, by how.
+    pub holds_ended: BTreeMap<&'static str, u64>,
+    /// Holds that have begun and not ended.
+    pub holds: usize,
+    /// Commands to the exchange that wait.
+    pub commands_waiting: usize,
+}
+
+/// An attached engine.
+#[derive(Debug, Serialize)]
+pub struct EngineStatus {
+    /// Its name on the link.
+    pub name: String,
+    /// The worker of that name, `POOL/WORKER`, if there is one.
+    pub worker: Option<String>,
+    /// As it says itself.
+    pub role: &'static str,
+    /// What it says that it serves.
+    pub model: String,
+    /// KV blocks of a rank.
+    pub blocks: u32,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// Tensor-parallel ranks.
+    pub ranks: u32,
+    /// Bytes of all its slabs.
+    pub slab_bytes: u64,
+    /// The processes of its ranks; 0 from another PID namespace.
+    pub pids: Vec<u32>,
+}
+
+/// What moved between two engines.
+#[derive(Debug, Serialize)]
+pub struct FlowStatus {
+    /// Of the source.
+    pub pool: String,
+    /// Whose KV: a worker, an engine without one, or "gone".
+    pub source: String,
+    /// Whose it became.
+    pub sink: String,
+    /// `pull` or `push`.
+    pub verb: &'static str,
+    /// Which way.
+    pub direction: &'static str,
+    /// Bytes in place.
+    pub bytes: u64,
+    /// Of them, those that moved while the prefill went on.
+    pub overlapped_bytes: u64,
+    /// Copies that ended well.
+    pub operations: u64,
+    /// Copies that failed.
+    pub operations_failed: u64,
+    /// Copies under way or waiting.
+    pub queued: u64,
+    /// Transfers that a deadline ended.
+    pub deadline_misses: u64,
+}
+
+/// What is known of the node now.
+pub fn node(node: &NodeHandle, config: &Config) -> NodeStatus {
+    let (engines, figures, workers) = (node.engines(), node.figures(), workers(config));
+    NodeStatus {
+        engines: engines.iter().map(|engine| engine_status(engine, &workers)).collect(),
+        flows: flows(&figures, &names(&engines, &workers)),
+        completed: figures.completed,
+        failed: figures.failed.iter().map(|(reason, count)| (reason_name(*reason), *count)).collect(),
+        holds_ended: figures.holds.iter().map(|(end, count)| (hold_end_name(*end), *count)).collect(),
+        holds: node.holds(),
+        commands_waiting: figures.commands_waiting,
+    }
+}
+
+/// Pool and worker by the name of their engine.
+pub(super) fn workers(config: &Config) -> HashMap<String, (String, String)> {
+    let pools = config.pools.iter();
+    let workers = pools.flat_map(|pool| pool.workers.iter().map(move |worker| (pool, worker)));
+    let named = workers.filter_map(|(pool, worker)| {
+        Some((worker.engine.clone()?, (pool.name.clone(), worker.name.clone())))
+    });
+    named.collect()
+}
+
+fn engine_status(engine: &AttachedEngine, workers: &HashMap<String, (String, String)>) -> EngineStatus {
+    let worker = workers.get(&engine.name);
+    EngineStatus {
+        name: engine.name.clone(),
+        worker: worker.map(|(pool, worker)| format!("{pool}/{worker}")),
+        role: role_name(engine.role),
+        model: engine.model.clone(),
+        blocks: engine.layout.blocks,
+        block_tokens: engine.layout.block_tokens,
+        ranks: engine.layout.tp_size,
+        slab_bytes: engine.slab_bytes,
+        pids: engine.pids.clone(),
+    }
+}
+
+/// Under what the figures of engines stand.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Named {
+    pool: String,
+    worker: String,
+}
+
+/// Pool and worker of each attached engine, or the engine's own name where no worker has it.
+pub(super) fn names(
+    engines: &[AttachedEngine],
+    workers: &HashMap<String, (String, String)>,
+) -> HashMap<Peer, Named> {
+    let name = |engine: &AttachedEngine| {
+        let (pool, worker) =
+            workers.get(&engine.name).cloned().unwrap_or_else(|| (NONE.to_owned(), engine.name.clone()));
+        Named { pool, worker }
+    };
+    engines.iter().map(|engine| (engine.peer, name(engine))).collect()
+}
+
+/// All flows by the names of their ends. What engines did that have left is one flow of nobody's, so that sums never
+/// fall.
+pub(super) fn flows(figures: &Figures, names: &HashMap<Peer, Named>) -> Vec<FlowStatus> {
+    let gone = Named { pool: NONE.to_owned(), worker: GONE.to_owned() };
+    let named = |peer: &Peer| names.get(peer).unwrap_or(&gone);
+    let mut flows: BTreeMap<_, FlowStatus> = BTreeMap::new();
+    let mut add = |key: (&Named, &Named, &'static str, &'static str), figures: &FlowFigures| {
+        let (source, sink, verb, direction) = key;
+        let key = (source.clone(), sink.clone(), verb, direction);
+        flows.entry(key).or_insert_with(|| FlowStatus::new(source, sink, verb, direction)).add(figures);
+    };
+    for (flow, figures) in &figures.flows {
+        let (verb, direction) = (verb_name(flow.verb), direction_name(flow.direction));
+        add((named(&flow.source), named(&flow.sink), verb, direction), figures);
+    }
+    add((&gone, &gone, GONE, GONE), &figures.departed);
+    flows.into_values().collect()
+}
+
+impl FlowStatus {
+    fn new(source: &Named, sink: &Named, verb: &'static str, direction: &'static str) -> Self {
+        Self {
+            pool: source.pool.clone(),
+            source: source.worker.clone(),
+            sink: sink.worker.clone(),
+            verb,
+            direction,
+            bytes: 0,
+            overlapped_bytes: 0,
+            operations: 0,
+            operations_failed: 0,
+            queued: 0,
+            deadline_misses: 0,
+        }
+    }
+
+    fn add(&mut self, figures: &FlowFigures) {
+        self.bytes += figures.bytes;
+        self.overlapped_bytes += figures.bytes_while_filling;
+        self.operations += figures.operations;
+        self.operations_failed += figures.failed;
+        self.queued += figures.queued;
+        self.deadline_misses += figures.deadline_misses;
+    }
+}
+
+fn role_name(role: wire::Role) -> &'static str {
+    match role {
+        wire::Role::Prefill => "prefill",
+        wire::Role::Decode => "decode",
+        wire::Role::Unified => "unified",
+    }
+}
+
+fn verb_name(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Read => "pull",
+        Verb::Write => "push",
+    }
+}
+
+fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::PrefillToDecode => "prefill-to-decode",
+        Direction::DecodeToPrefill => "decode-to-prefill",
+    }
+}
+
+/// Why transfers fail, in metrics and status.
+pub(super) fn reason_name(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Cancelled => "cancelled",
+        Reason::Superseded => "superseded",
+        Reason::NoFirstByte => "no_first_byte",
+        Reason::TooSlow => "too_slow",
+        Reason::PeerLost => "peer_lost",
+        Reason::EndpointClosed => "endpoint_closed",
+        Reason::Fabric => "fabric",
+        Reason::Incompatible => "incompatible",
+        Reason::LeaseTooShort => "lease_too_short",
+        Reason::Stale => "stale",
+        Reason::BadReport => "bad_report",
+        Reason::Unknown => "unknown",
+        Reason::EngineGone => "engine_gone",
+        Reason::HoldEnded(HoldEnd::Delivered) => "hold_delivered",
+        Reason::HoldEnded(HoldEnd::Released) => "hold_released",
+        Reason::HoldEnded(HoldEnd::Expired) => "hold_expired",
+        Reason::HoldEnded(HoldEnd::Lost) => "hold_lost",
+    }
+}
+
+/// How holds end, in metrics and status.
+pub(super) fn hold_end_name(end: HoldEnd) -> &'static str {
+    match end {
+        HoldEnd::Delivered => "delivered",
+        HoldEnd::Released => "released",
+        HoldEnd::Expired => "expired",
+        HoldEnd::Lost => "lost",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_engine_sdk::wire::EngineId;
+    use sluice_transfer::exchange::Flow;
+
+    use super::*;
+
+    #[test]
+    fn flows_of_engines_that_left_are_one() {
+        let peer = |name: &str, incarnation| Peer { engine: EngineId::of_name(name), incarnation };
+        let flow =
+            |source, sink| Flow { source, sink, verb: Verb::Write, direction: Direction::PrefillToDecode };
+        let moved = |bytes| FlowFigures { bytes, operations: 1, ..FlowFigures::default() };
+        let (p, d) = (peer("p", 2), peer("d", 1));
+        let figures = Figures {
+            flows: [
+                (flow(p, d), moved(1)),
+                // Two earlier lives of a prefill engine, of which one is leaving.
+                (flow(peer("p", 1), d), moved(10)),
+                (flow(peer("q", 7), d), moved(100)),
+            ]
+            .into(),
+            departed: moved(1_000),
+            ..Figures::default()
+        };
+        let named = |worker: &str| Named { pool: "main".to_owned(), worker: worker.to_owned() };
+        let names = [(p, named("prefill-0")), (d, named("decode-0"))].into();
+        let seen: Vec<_> = flows(&figures, &names)
+            .into_iter()
+            .map(|flow| (flow.pool, flow.source, flow.sink, flow.verb, flow.bytes, flow.operations))
+            .collect();
+        let row = |pool: &str, source: &str, sink: &str, verb, bytes, operations| {
+            (pool.to_owned(), source.to_owned(), sink.to_owned(), verb, bytes, operations)
+        };
+        assert_eq!(
+            seen,
+            [
+                row("main", "prefill-0", "decode-0", "push", 1, 1),
+                row("none", "gone", "decode-0", "push", 110, 2),
+                row("none", "gone", "gone", "gone", 1_000, 1),
+            ]
+        );
+    }
+}

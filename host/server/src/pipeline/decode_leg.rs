@@ -1,0 +1,129 @@
+//! The decode leg of a split request: bound, sent, and its answer passed on.
+
+use std::time::Duration;
+
+use hyper::Response;
+use sluice_core::facts::Row;
+use sluice_core::failure::Failure;
+
+use super::answer;
+use super::attempt::{Attempt, Failed};
+use super::deadline::Deadline;
+use super::dispatch::{self, Resend};
+use super::prefill::Prefilled;
+use super::turn::{Brought, Turn};
+use crate::fleet::{Booking, Leg, Worker};
+use crate::held::{Held, Spent};
+use crate::http::body::ResponseBody;
+use crate::http::error::{ApiError, Blame};
+use crate::record::Record;
+use crate::upstream::UpstreamBody;
+
+/// A decode worker that is to have this request.
+pub(super) struct Bound {
+    pub row: Row,
+    pub booking: Booking,
+    pub leg: Leg,
+}
+
+impl Bound {
+    pub fn to(attempt: &Attempt<'_, '_>, prefill: Row, row: Row) -> Result<Self, Failed> {
+        let booking = attempt.book_decode(row)?;
+        let leg = Leg::decode(&attempt.call.pool, booking.worker(), &*attempt.worker(prefill)?);
+        Ok(Self { row, booking, leg })
+    }
+
+    pub fn takes_work(&self) -> bool {
+        self.leg.worker().takes_work()
+    }
+}
+
+/// A decode leg whose answer has begun.
+pub(super) struct Sent {
+    pub response: Response<UpstreamBody>,
+    pub spent: Option<Spent>,
+    /// By our clock.
+    pub dispatched: Duration,
+    /// Of the answer's first words.
+    pub deadline: Deadline,
+}
+
+/// Sends a decode leg, with what leads to its KV if there is something, and waits for its answer's head.
+pub(super) async fn dispatched_to(
+    attempt: &Attempt<'_, '_>,
+    leg: &mut Leg,
+    spent: Option<&Spent>,
+    deadline: Deadline,
+) -> Result<Response<UpstreamBody>, Failed> {
+    let call = attempt.call;
+    leg.sent(spent.is_some());
+    let resend = if spent.is_some() { Resend::Never } else { Resend::Once };
+    let mut body = call.request.body(spent.map(Spent::json).as_deref());
+    if let Some(spent) = spent {
+        body = body.marked(spent.taken());
+    }
+    dispatch::send(call, leg, Blame::Decode, body, (resend, attempt.number), deadline).await
+}
+
+/// Sends the decode leg of a prompt that is prefilled. One that reached nobody leaves its handle in hand.
+pub(super) async fn send(
+    attempt: &Attempt<'_, '_>,
+    to: &mut Bound,
+    spent: Option<Spent>,
+    holder: &Worker,
+) -> Result<Sent, (Failed, Option<Held>)> {
+    let call = attempt.call;
+    let (dispatched, deadline) = (call.app.clock.elapsed(), Deadline::decode(call));
+    let failed = match dispatched_to(attempt, &mut to.leg, spent.as_ref(), deadline).await {
+        Ok(response) => return Ok(Sent { response, spent, dispatched, deadline }),
+        Err(failed) => failed,
+    };
+    Err(match spent {
+        Some(spent) if spent.has_left() => (with_blocks_left(failed, Some(spent), holder), None),
+        // Given back, not bound again: this host cannot open a connection.
+        _ if failed.failure == Failure::HostShort => (failed, None),
+        spent => (failed, spent.and_then(Spent::never_left)),
+    })
+}
+
+/// Passes the answer of a decode leg on.
+pub(super) async fn answer(
+    attempt: Attempt<'_, '_>,
+    prefilled: Prefilled,
+    Bound { row, booking, leg }: Bound,
+    Sent { response, spent, dispatched, deadline }: Sent,
+    record: &mut Record,
+) -> Result<Response<ResponseBody>, Failed> {
+    let (call, holder) = (attempt.call, prefilled.by.clone());
+    let brought =
+        Brought { mode: prefilled.mode, since: dispatched.max(prefilled.answered), said: prefilled.said };
+    let turn = Turn::start(attempt, row, booking, leg, dispatched)
+        .prefilled_by(prefilled.by, prefilled.prompt_tokens, brought)
+        .reads(spent.as_ref().map(Spent::kept));
+    let answered = answer::relay(call, turn, response, &deadline, record).await;
+    match (answered, spent) {
+        (answered @ Ok(_), Some(spent)) => {
+            spent.arrived();
+            answered
+        }
+        (Err(failed), Some(spent)) if failed.failure.is_refusal() => {
+            spent.refused();
+            Err(failed)
+        }
+        (Err(failed), spent) => Err(with_blocks_left(failed, spent, &holder)),
+        (answered, None) => answered,
+    }
+}
+
+/// A decode leg failed whose engine may be reading the blocks right now, so that nobody may tell the holder to give
+/// them away: they stay for their lease.
+pub(super) fn with_blocks_left(failed: Failed, spent: Option<Spent>, holder: &Worker) -> Failed {
+    let Some(spent) = spent else { return failed };
+    spent.is_stranded();
+    if failed.failure != Failure::Late {
+        return failed;
+    }
+    let message =
+        format!("{}; it was to fetch KV blocks from prefill worker {:?}", failed.error.message, holder.name);
+    Failed { error: ApiError { blame: Blame::Transfer, message, ..failed.error }, ..failed }
+}
