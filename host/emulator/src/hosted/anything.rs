@@ -281,11 +281,12 @@ impl World {
             self.told(ToEngine::Cut { attempt, end_token: end });
         }
         let entries = entries(&self.prompts[&attempt.id]);
-        for token in receive.wanted.first as usize..end as usize {
+        let first = receive.wanted.first as usize;
+        for (token, entry) in entries.iter().enumerate().take(end as usize).skip(first) {
             let within = token - receive.first_token as usize;
             let block = receive.blocks[within / BLOCK_TOKENS].index as usize;
             let offset = block * BLOCK_BYTES + within % BLOCK_TOKENS * ENTRY_BYTES;
-            self.memory.write(offset, &entries[token]);
+            self.memory.write(offset, entry);
         }
         self.told(ToEngine::Completed { attempt });
     }

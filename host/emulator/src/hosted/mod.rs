@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod anything;
 mod books;
+#[cfg(test)]
+mod cases;
 mod effects;
 pub(crate) mod leg;
 mod link;
