@@ -219,8 +219,8 @@ impl World {
         for sequence in self.books.filling() {
             let effects = match self.engine.progress(sequence) {
                 Some(progress) => {
-                    let blocks = references(&self.engine, progress.blocks);
-                    self.books.progress(sequence, &blocks, progress.computed)
+                    let blocks = || references(&self.engine, progress.blocks);
+                    self.books.progress(sequence, progress.computed, blocks)
                 }
                 None => self.books.not_running(sequence),
             };
