@@ -122,20 +122,11 @@ impl Books {
         let attempt = Attempt { id: receive.transfer, epoch: Epoch(receive.epoch) };
         let from_decode = receive.direction == Direction::DecodeToPrefill;
         let shown = proofs(if from_decode { &leg.prompt } else { &[] }, receive.position_tokens);
-        let cannot = if !self.is_attached {
-            Some("no host is attached")
-        } else if self.receives.contains_key(&attempt) {
-            Some("this transfer is under way already")
-        } else if extent.cells(wanted, LAYERS.into()).is_none() {
-            Some("a transfer cannot be so long")
-        } else if from_decode && shown.is_empty() {
-            // Without a proof anything would come.
-            self.tell(&mut effects, ToHost::Release { id: receive.transfer });
-            Some("a prompt of less than a position proves nothing")
-        } else {
-            None
-        };
-        if let Some(why) = cannot {
+        let is_proven = !from_decode || !shown.is_empty();
+        if let Some(why) = self.why_not(attempt, extent, wanted, is_proven) {
+            if !is_proven {
+                self.tell(&mut effects, ToHost::Release { id: receive.transfer });
+            }
             effects.came.push((sequence, Came::Nothing));
             effects.ended.push(ReceiveEnd::Failed(why.to_owned()));
             return effects;
@@ -160,6 +151,27 @@ impl Books {
         self.receives.insert(attempt, receiving);
         effects.say.push(ToHost::Receive { receive });
         effects
+    }
+
+    /// Why a receive cannot be asked for.
+    fn why_not(
+        &self,
+        attempt: Attempt,
+        extent: Extent,
+        wanted: Tokens,
+        is_proven: bool,
+    ) -> Option<&'static str> {
+        if !self.is_attached {
+            return Some("no host is attached");
+        }
+        if self.receives.contains_key(&attempt) {
+            return Some("this transfer is under way already");
+        }
+        if extent.cells(wanted, LAYERS.into()).is_none() {
+            return Some("a transfer cannot be so long");
+        }
+        // Where nothing is shown to be proven, anything comes.
+        (!is_proven).then_some("a prompt of less than a position proves nothing")
     }
 
     /// Sequences whose hold of the prompt is wanted, or filling.

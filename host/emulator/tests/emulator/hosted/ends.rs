@@ -90,7 +90,7 @@ async fn without_a_host_engines_compute_and_attach_when_it_comes() {
     let answer = complete(&d, &leg(greedy(&prompt(1), 32), None, Some(receive(1, "pull")))).await;
     assert_eq!(tokens_of(&answer), right_tokens(&prompt(1), 32));
     assert_eq!(failed(&d).await, 1);
-    let node = Node { host: FakeHost::start(&place), _place: place, p, d };
+    let node = Node { host: FakeHost::start(&place), place, p, d };
     node.is_attached().await;
     let mut names = node.host.state().names();
     names.sort();
@@ -153,5 +153,21 @@ async fn one_client_of_many_that_share_a_prompt_takes_only_its_own() {
     for number in 1..4 {
         assert_eq!(tokens_of(&decode(&node, &prompt(1), number).await), right_tokens(&prompt(1), 32));
     }
+    node.is_idle().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_stops_says_goodbye_and_its_next_life_is_another() {
+    let node = Node::new(|_| {}).await;
+    prefill(&node, &prompt(1), 1).await;
+    let config = hosted(&node.place, Role::Prefill);
+    let Node { place, host, p, d } = node;
+    p.stop().await;
+    host.until(|state| (state.names() == ["decode"]).then_some(())).await;
+    host.state().let_go();
+    let node = Node { place, host, p: emulator(config).await, d };
+    node.is_attached().await;
+    prefill(&node, &prompt(1), 2).await;
+    assert_eq!(tokens_of(&decode(&node, &prompt(1), 2).await), right_tokens(&prompt(1), 32));
     node.is_idle().await;
 }

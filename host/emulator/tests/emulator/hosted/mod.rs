@@ -14,7 +14,7 @@ use fake_host::{Conduct, FakeHost, Place};
 
 /// Two engines and their host.
 pub struct Node {
-    _place: Place,
+    place: Place,
     pub host: FakeHost,
     pub p: Emulator,
     pub d: Emulator,
@@ -44,7 +44,7 @@ impl Node {
             emulator(config)
         };
         let (p, d) = (start(Role::Prefill).await, start(Role::Decode).await);
-        let node = Self { _place: place, host, p, d };
+        let node = Self { place, host, p, d };
         node.is_attached().await;
         node
     }

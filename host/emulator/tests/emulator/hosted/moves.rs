@@ -72,7 +72,7 @@ async fn blocks_of_different_sizes_exchange() {
             emulator(EmulatorConfig { block_tokens, kv_bytes_per_token: 128, ..hosted(&place, role) })
         };
         let (p, d) = (with(Role::Prefill, p_tokens).await, with(Role::Decode, d_tokens).await);
-        let node = Node { _place: place, host, p, d };
+        let node = Node { place, host, p, d };
         node.is_attached().await;
         let model = sluice_sim::Model::new(0, 128).unwrap();
         let params = sluice_sim::oracle::Params { model, ..Default::default() };
