@@ -101,7 +101,7 @@ bench-router: build ## CPU, latency and memory beside nginx and vllm-router (ins
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-router --peers $(CARGO_TARGET_DIR)/peers $(BENCH_ARGS)
 
 .PHONY: bench-transfer
-bench-transfer: setup ## KV copies beside memcpy, scattered beside contiguous, planning; TRANSFER_ARGS=--quick for trying
+bench-transfer: setup ## KV copies beside memcpy, scattered beside contiguous, push beside pull, planning; TRANSFER_ARGS=--quick for trying
 	cargo build --release --quiet -p sluice-transfer-bench
 	$(CARGO_TARGET_DIR)/release/bench-transfer $(TRANSFER_ARGS)
 

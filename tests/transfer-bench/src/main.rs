@@ -1,13 +1,14 @@
 //! `bench-transfer`: what moving KV between two engines of one host costs.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
-#![allow(clippy::disallowed_methods, reason = "a bench takes the time of its own threads")]
+#![allow(clippy::disallowed_methods, reason = "a bench takes the time of its own threads, and paces them")]
 
 mod blocks;
 mod copies;
 mod planning;
 mod rounds;
 mod sides;
+mod tail;
 
 use std::process::ExitCode;
 
@@ -48,5 +49,6 @@ fn bench(options: &Options) -> anyhow::Result<()> {
     let rounds = if options.quick { 3 } else { options.rounds };
     println!("{rounds} rounds, best round of each figure\n");
     copies::run(rounds, options.cold_mib << 20, options.warm_mib << 20)?;
+    tail::run(rounds)?;
     planning::run(rounds)
 }
