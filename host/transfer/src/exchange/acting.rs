@@ -1,7 +1,8 @@
 //! What the machines want done.
 
-use super::engine::Engine;
-use super::events::EngineEvent;
+use sluice_engine_sdk::wire::ToEngine;
+
+use super::engine::{Answered, Engine, Question};
 use super::limits::MAX_MESSAGES;
 use super::stepping::Exchange;
 use crate::protocol::{Action, Attempt, Event, Key, Message, Peer, Place as Freed, Reason, TransferId};
@@ -11,11 +12,39 @@ const NO_KEY: Key = Key(u64::MAX);
 
 impl Exchange {
     pub(super) fn handle(&mut self, peer: Peer, event: Event, now_ms: u64) {
+        let question = self.engines.get(&peer).and_then(|engine| engine.question(&event));
+        match (question, event) {
+            (Some(question), Event::Message { from, message }) => self.ask(peer, question, (from, message)),
+            (_, event) => self.decide(peer, event, now_ms, None),
+        }
+    }
+
+    /// Asks an engine for what only it knows. A consumer that asks again waits for the same answer.
+    fn ask(&mut self, peer: Peer, question: Question, asked: (Peer, Message)) {
+        let Question { attempt, number, blocks } = question;
+        let Some(engine) = self.engines.get_mut(&peer) else { return };
+        if engine.asked.insert((attempt, number), asked).is_none() {
+            self.tell(peer, ToEngine::Confirm { attempt, number, blocks });
+        }
+    }
+
+    /// An engine has answered.
+    pub(super) fn confirmed(&mut self, peer: Peer, which: (Attempt, u32), held: bool, now_ms: u64) {
+        let asked = self.engines.get_mut(&peer).and_then(|engine| engine.asked.remove(&which));
+        if let Some((from, message)) = asked {
+            self.decide(peer, Event::Message { from, message }, now_ms, Some(held));
+        }
+    }
+
+    fn decide(&mut self, peer: Peer, event: Event, now_ms: u64, answered: Option<bool>) {
         // Whoever has left has no machines: what is for them is no more.
         let Some(Engine { transfers, books, .. }) = self.engines.get_mut(&peer) else { return };
         let about = about(&event);
         let mut actions = std::mem::take(&mut self.actions);
-        transfers.handle(event, now_ms, books, &mut actions);
+        match answered {
+            Some(held) => transfers.handle(event, now_ms, &Answered(held), &mut actions),
+            None => transfers.handle(event, now_ms, books, &mut actions),
+        }
         self.act(peer, actions);
         if let Some(engine) = self.engines.get_mut(&peer) {
             engine.forget(about);
@@ -43,25 +72,27 @@ impl Exchange {
                 self.jobs.cancel(peer, attempt).iter().for_each(|over| self.over(over));
             }
             Action::CloseEndpoint(other) => self.close_between(peer, other),
-            Action::Arrived { attempt, rect } => self.tell(peer, EngineEvent::Arrived { attempt, rect }),
+            Action::Arrived { attempt, rect } => self.tell(peer, ToEngine::Arrived { attempt, rect }),
             Action::Completed(attempt) => {
                 self.shared.figures().completed += 1;
-                self.tell(peer, EngineEvent::Completed(attempt));
+                self.tell(peer, ToEngine::Completed { attempt });
             }
             Action::Failed { attempt, reason } => {
                 self.count_failure(peer, attempt, reason);
-                self.tell(peer, EngineEvent::Failed { attempt, reason });
+                self.tell(peer, ToEngine::Failed { attempt, reason });
             }
             Action::Quarantined { attempt, blocks } => {
-                self.tell(peer, EngineEvent::Quarantined { attempt, blocks });
+                self.tell(peer, ToEngine::Quarantined { attempt, blocks: blocks.to_vec() });
             }
-            Action::Freed { place: Freed::Blocks, blocks } => self.tell(peer, EngineEvent::Freed(blocks)),
+            Action::Freed { place: Freed::Blocks, blocks } => {
+                self.tell(peer, ToEngine::Freed { blocks: blocks.to_vec() })
+            }
             Action::Freed { place: Freed::Staging, .. } => {}
             Action::HoldEnded { id, end } => {
                 *self.shared.figures().holds.entry(end).or_default() += 1;
-                self.tell(peer, EngineEvent::HoldEnded { id, end });
+                self.tell(peer, ToEngine::HoldEnded { id, end });
             }
-            Action::LeaseLeft { id, left_ms } => self.tell(peer, EngineEvent::LeaseLeft { id, left_ms }),
+            Action::LeaseLeft { id, left_ms } => self.tell(peer, ToEngine::LeaseLeft { id, left_ms }),
         }
     }
 
@@ -83,8 +114,8 @@ impl Exchange {
         }
     }
 
-    fn tell(&mut self, peer: Peer, event: EngineEvent) {
-        let told = self.engines.get(&peer).map(|engine| engine.teller.tell(event));
+    pub(super) fn tell(&mut self, peer: Peer, event: ToEngine) {
+        let told = self.engines.get(&peer).map(|engine| engine.teller.0.tell(event));
         if matches!(told, Some(Err(_))) {
             self.deaf.push(peer);
         }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sluice_engine_sdk::wire;
+
 use super::answer::Reply;
 use super::engine::Attaching;
 use super::events::Detached;
@@ -11,7 +13,7 @@ use crate::layout::{LayoutError, Mismatch};
 use crate::protocol::Extent;
 use crate::protocol::limits::MAX_LINKS;
 use crate::protocol::{
-    Attempt, BlockRef, Direction, Peer, Rank, Rect, Refused, RenewRefused, TransferId, Verb,
+    Attempt, BlockRef, Direction, Lease, Peer, Rank, Rect, Refused, RenewRefused, TransferId, Verb,
 };
 
 /// Blocks of an engine that are to be kept for a consumer.
@@ -148,16 +150,69 @@ pub enum CommandError {
     Renew(#[from] RenewRefused),
 }
 
+impl CommandError {
+    /// As an engine is told it.
+    #[must_use]
+    pub fn for_engine(&self) -> wire::Refused {
+        match self {
+            Self::NotAttached(_) | Self::SameEngine => wire::Refused::NoSource,
+            Self::Closing | Self::Open(_) | Self::Refused(Refused::Full(_)) => wire::Refused::Full,
+            Self::Refused(Refused::Used) => wire::Refused::Used,
+            Self::Extent(_)
+            | Self::Blocks
+            | Self::Mismatch(_)
+            | Self::Links { .. }
+            | Self::Refused(Refused::Invalid)
+            | Self::Renew(_) => wire::Refused::Invalid,
+        }
+    }
+}
+
 /// The outcome of a command.
 pub type Outcome<T> = Result<T, CommandError>;
+
+/// What an engine itself says. If it cannot be it is told so, by
+/// [`Refused`](sluice_engine_sdk::wire::ToEngine::Refused).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// Blocks of its own are to be kept.
+    Hold(Hold),
+    /// Blocks of its own are to be filled. Waits while the endpoint between the two is being closed.
+    Receive(Receive),
+    /// The answer to [`Confirm`](sluice_engine_sdk::wire::ToEngine::Confirm).
+    Confirmed {
+        /// Of which attempt.
+        attempt: Attempt,
+        /// Which READ.
+        number: u32,
+        /// Whether all blocks were still in the use that was asked about.
+        held: bool,
+    },
+    /// About a hold, its own or another engine's.
+    Lease {
+        /// Whose.
+        holder: Peer,
+        /// Which.
+        id: TransferId,
+        /// To be renewed, or not wanted any more.
+        lease: Lease,
+    },
+}
+
+/// Who is told how it went.
+#[derive(Debug)]
+pub(super) enum Asker<T> {
+    Caller(Reply<Outcome<T>>),
+    Engine,
+}
 
 /// What is in the queue.
 #[derive(Debug)]
 pub(super) enum Command {
     Attach(Box<Attaching>),
     Detach(Peer, Detached),
-    Hold(Peer, Hold, Reply<Outcome<()>>),
-    Receive(Peer, Receive, Reply<Outcome<()>>),
+    Hold(Peer, Hold, Asker<()>),
+    Receive(Peer, Receive, Asker<()>),
     Renew(Peer, TransferId, Reply<Outcome<u64>>),
     Told(Peer, Told),
 }
@@ -170,4 +225,6 @@ pub(super) enum Told {
     Release(TransferId),
     Cancel(Attempt),
     Expect { attempt: Attempt, within_ms: u64 },
+    Confirmed { attempt: Attempt, number: u32, held: bool },
+    Lease { from: Peer, id: TransferId, lease: Lease },
 }

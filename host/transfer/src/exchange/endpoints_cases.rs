@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::endpoints::{Endpoints, HostFabric, NoEndpoint};
-use super::engine::{Engine, SharedBooks};
-use super::events::events;
+use super::engine::{Books, Engine};
+use super::events::{Teller, events};
 use crate::fabric::{
     CloseError, Completion, Endpoint as Reach, Fabric, Fault, LocalFabric, OpenError, PeerCounters, PeerId,
     Post, PostError, Refused,
@@ -32,8 +32,9 @@ fn engine(order: Order) -> Engine {
     Engine {
         geometry: Geometry::new(layout).unwrap(),
         slabs: vec![Arc::new(Slab::create(32, HugePages::FromKernelOnly).unwrap())],
-        books: SharedBooks(Arc::new(Mutex::new(BlockTable::new(2).unwrap()))),
-        teller: events(1).0,
+        books: Books::Here(Arc::new(Mutex::new(BlockTable::new(2).unwrap()))),
+        asked: BTreeMap::new(),
+        teller: Teller(Box::new(events(1).0)),
         transfers: Transfers::new(Limits::default()),
         holds: BTreeMap::new(),
         sinks: BTreeMap::new(),

@@ -11,11 +11,19 @@ use super::work::Place;
 use crate::layout::{Geometry, KvLayout};
 use crate::memory::{BlockTable, Slab};
 use crate::protocol::{
-    Attempt, BlockRef, Direction, Epoch, Extent, Generations, Peer, Tokens, TransferId, Transfers, Verb,
+    Attempt, BlockRef, Body, Direction, Epoch, Event, Extent, Generations, Message, Peer, Source, Tokens,
+    TransferId, Transfers, Verb,
 };
 
-/// What is asked of an engine's books, by the exchange's thread: must not block for long.
-pub type Books = Arc<dyn Generations + Send + Sync>;
+/// Where it is known which use an engine's blocks are in.
+#[derive(Clone)]
+pub enum Books {
+    /// Here: asked by the exchange's thread, so it must not block for long.
+    Here(Arc<dyn Generations + Send + Sync>),
+    /// With the engine: it is told [`sluice_engine_sdk::wire::ToEngine::Confirm`], and [`super::Said::Confirmed`] is its
+    /// answer.
+    Asked,
+}
 
 /// An engine about to be attached, checked.
 pub(super) struct Attaching {
@@ -30,7 +38,9 @@ pub(super) struct Attaching {
 pub(super) struct Engine {
     pub geometry: Geometry,
     pub slabs: Vec<Arc<Slab>>,
-    pub books: SharedBooks,
+    pub books: Books,
+    /// What consumers ask of this engine's blocks, until the engine has answered.
+    pub asked: BTreeMap<(Attempt, u32), (Peer, Message)>,
     pub teller: Teller,
     pub transfers: Transfers,
     pub holds: BTreeMap<TransferId, (Extent, Arc<Place>)>,
@@ -48,13 +58,29 @@ pub(super) struct Receiving {
     pub place: Arc<Place>,
 }
 
-/// The machines ask by a type that has a size.
-#[derive(Clone)]
-pub(super) struct SharedBooks(pub Books);
+/// What an engine is to be asked: whether a consumer has read what was offered.
+pub(super) struct Question {
+    pub attempt: Attempt,
+    pub number: u32,
+    pub blocks: Vec<BlockRef>,
+}
 
-impl Generations for SharedBooks {
+/// One answer for all blocks that are asked about at once.
+pub(super) struct Answered(pub bool);
+
+impl Generations for Answered {
+    fn is_current(&self, _: BlockRef) -> bool {
+        self.0
+    }
+}
+
+impl Generations for Books {
+    /// An engine that must be asked is asked before the machines are.
     fn is_current(&self, block: BlockRef) -> bool {
-        self.0.is_current(block)
+        match self {
+            Self::Here(books) => books.is_current(block),
+            Self::Asked => false,
+        }
     }
 }
 
@@ -97,6 +123,19 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether this event can be handled only once the engine has been asked, and what.
+    pub fn question(&self, event: &Event) -> Option<Question> {
+        let Event::Message { message: Message::Transfer(attempt, Body::Confirm { number, .. }), .. } = event
+        else {
+            return None;
+        };
+        let is_asked = matches!(self.books, Books::Asked) && self.leaving.is_none();
+        let is_read = |attempt| self.transfers.sources().get(attempt).is_some_and(Source::is_read_from);
+        // Of what is over the machines know the answer.
+        let hold = self.transfers.holds().get(&attempt.id).filter(|_| is_asked && is_read(attempt))?;
+        Some(Question { attempt: *attempt, number: *number, blocks: hold.spec().blocks.to_vec() })
+    }
+
     /// Forgets what the machines have forgotten: of one transfer, or of all.
     pub fn forget(&mut self, about: Option<TransferId>) {
         let (holds, sinks) = (self.transfers.holds(), self.transfers.sinks());
@@ -107,11 +146,15 @@ impl Engine {
                 }
                 let all = Attempt { id, epoch: Epoch(0) }..=Attempt { id, epoch: Epoch(u32::MAX) };
                 let known: Vec<_> = self.sinks.range(all).map(|(attempt, _)| *attempt).collect();
+                self.asked.retain(|(attempt, _), _| {
+                    attempt.id != id || self.transfers.sources().contains_key(attempt)
+                });
                 for over in known.iter().filter(|attempt| !sinks.contains_key(attempt)) {
                     self.sinks.remove(over);
                 }
             }
             None => {
+                self.asked.retain(|(attempt, _), _| self.transfers.sources().contains_key(attempt));
                 if self.holds.len() != holds.len() {
                     self.holds.retain(|id, _| holds.contains_key(id));
                 }

@@ -5,51 +5,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::limits::MAX_ENGINE_EVENTS;
-use crate::protocol::{Attempt, BlockRef, HoldEnd, Reason, Rect, TransferId};
+use sluice_engine_sdk::wire::ToEngine;
 
-/// Something that an engine is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EngineEvent {
-    /// This part is in place, from all ranks.
-    Arrived {
-        /// Of which attempt.
-        attempt: Attempt,
-        /// Which cells of its grid.
-        rect: Rect,
-    },
-    /// All is in place, and the blocks are its own.
-    Completed(Attempt),
-    /// It will not come; the blocks come back by [`EngineEvent::Freed`].
-    Failed {
-        /// Which attempt.
-        attempt: Attempt,
-        /// Why.
-        reason: Reason,
-    },
-    /// These blocks may still be written to: nobody may have them yet.
-    Quarantined {
-        /// Of which attempt.
-        attempt: Attempt,
-        /// Which.
-        blocks: Arc<[BlockRef]>,
-    },
-    /// Blocks of a hold or of a failed attempt, to be given to whom the engine likes.
-    Freed(Arc<[BlockRef]>),
-    /// How a hold ended, once for each.
-    HoldEnded {
-        /// Which.
-        id: TransferId,
-        /// How.
-        end: HoldEnd,
-    },
-    /// A hold elsewhere lasts so long; 0 if it is over.
-    LeaseLeft {
-        /// Which hold.
-        id: TransferId,
-        /// From now.
-        left_ms: u64,
-    },
+use super::limits::MAX_ENGINE_EVENTS;
+
+/// Who hears what an engine is told. Both are called by the exchange's thread, which waits for nothing.
+pub trait Ears: Send + Sync {
+    /// Something happened.
+    ///
+    /// # Errors
+    /// If there is no room, or nobody listens any more: the engine is detached then.
+    fn tell(&self, event: ToEngine) -> Result<(), Deaf>;
+
+    /// The last call: nothing touches the engine's memory any more, but for [`Detached::Abandoned`].
+    fn end(&self, why: Detached);
 }
 
 /// Why an engine is attached no more. When this is told, nothing touches its memory any more, but for the last.
@@ -61,8 +30,8 @@ pub enum Detached {
     /// A later life of the engine attached.
     #[error("a later life of this engine has attached")]
     Superseded,
-    /// It left [`MAX_ENGINE_EVENTS`] events unread.
-    #[error("it left {MAX_ENGINE_EVENTS} events unread")]
+    /// It left too many events unread, [`MAX_ENGINE_EVENTS`] of a queue in this process.
+    #[error("it left too many events unread (up to {MAX_ENGINE_EVENTS} may wait)")]
     Deaf,
     /// The exchange stopped.
     #[error("the exchange has stopped")]
@@ -76,9 +45,12 @@ pub enum Detached {
 #[derive(Debug)]
 pub struct Events(Arc<Shared>);
 
-/// The exchange's end.
+/// The end of a queue of events that hears.
 #[derive(Debug)]
-pub(super) struct Teller(Arc<Shared>);
+pub(super) struct Queued(Arc<Shared>);
+
+/// The exchange's end, which says that it ended, however it ended.
+pub(super) struct Teller(pub Box<dyn Ears>);
 
 #[derive(Debug)]
 struct Shared {
@@ -89,7 +61,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<EngineEvent>,
+    queue: VecDeque<ToEngine>,
     /// An event was lost: those after it would not make sense.
     deaf: bool,
     end: Option<Detached>,
@@ -98,22 +70,22 @@ struct State {
 
 /// There is no room for one more event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Deaf;
+pub struct Deaf;
 
 /// Both ends of a queue of so many events.
-pub(super) fn events(limit: usize) -> (Teller, Events) {
+pub(super) fn events(limit: usize) -> (Queued, Events) {
     let shared = Arc::new(Shared { limit, state: Mutex::default(), told: Condvar::new() });
-    (Teller(Arc::clone(&shared)), Events(shared))
+    (Queued(Arc::clone(&shared)), Events(shared))
 }
 
 impl Events {
     /// The next event if there is one; an error, after the last, if the engine is attached no more.
-    pub fn try_next(&mut self) -> Result<Option<EngineEvent>, Detached> {
+    pub fn try_next(&mut self) -> Result<Option<ToEngine>, Detached> {
         self.0.lock().next()
     }
 
     /// The next event, waited for without a runtime; `None` if none came in time.
-    pub fn next(&mut self, at_most: Duration) -> Result<Option<EngineEvent>, Detached> {
+    pub fn next(&mut self, at_most: Duration) -> Result<Option<ToEngine>, Detached> {
         let state = self.0.lock();
         let none = |state: &mut State| state.queue.is_empty() && state.end.is_none();
         let waited = self.0.told.wait_timeout_while(state, at_most, none);
@@ -121,7 +93,7 @@ impl Events {
     }
 
     /// The next event, for a runtime's task.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<EngineEvent, Detached>> {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<ToEngine, Detached>> {
         let mut state = self.0.lock();
         match state.next() {
             Ok(Some(event)) => Poll::Ready(Ok(event)),
@@ -134,8 +106,8 @@ impl Events {
     }
 }
 
-impl Teller {
-    pub(super) fn tell(&self, event: EngineEvent) -> Result<(), Deaf> {
+impl Ears for Queued {
+    fn tell(&self, event: ToEngine) -> Result<(), Deaf> {
         let mut state = self.0.lock();
         state.deaf |= state.queue.len() >= self.0.limit;
         if state.deaf {
@@ -147,7 +119,7 @@ impl Teller {
     }
 
     /// The end always has room. Only the first counts.
-    pub(super) fn end(&self, end: Detached) {
+    fn end(&self, end: Detached) {
         let mut state = self.0.lock();
         state.end.get_or_insert(end);
         self.0.woken(state);
@@ -156,7 +128,8 @@ impl Teller {
 
 impl Drop for Teller {
     fn drop(&mut self) {
-        self.end(Detached::Abandoned);
+        // After an end of another kind this one changes nothing.
+        self.0.end(Detached::Abandoned);
     }
 }
 
@@ -176,7 +149,7 @@ impl Shared {
 }
 
 impl State {
-    fn next(&mut self) -> Result<Option<EngineEvent>, Detached> {
+    fn next(&mut self) -> Result<Option<ToEngine>, Detached> {
         match (self.queue.pop_front(), self.end) {
             (Some(event), _) => Ok(Some(event)),
             (None, Some(end)) => Err(end),
@@ -188,12 +161,12 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Epoch, TransferId};
+    use crate::protocol::{Attempt, Epoch, TransferId};
 
     #[test]
     fn after_an_event_that_found_no_room_there_is_only_the_end() {
         let (teller, mut events) = events(2);
-        let event = |id| EngineEvent::Completed(Attempt { id: TransferId(id), epoch: Epoch(1) });
+        let event = |id| ToEngine::Completed { attempt: Attempt { id: TransferId(id), epoch: Epoch(1) } };
         assert_eq!([1, 2, 3].map(|id| teller.tell(event(id))), [Ok(()), Ok(()), Err(Deaf)]);
         assert_eq!(events.try_next(), Ok(Some(event(1))));
         assert_eq!(teller.tell(event(4)), Err(Deaf), "a gap would not be seen");
@@ -206,8 +179,8 @@ mod tests {
 
     #[test]
     fn a_teller_that_is_gone_says_so() {
-        let (teller, mut events) = events(1);
-        drop(teller);
+        let (queued, mut events) = events(1);
+        drop(Teller(Box::new(queued)));
         assert_eq!(events.try_next(), Err(Detached::Abandoned));
     }
 }

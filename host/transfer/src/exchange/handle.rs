@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use super::Shared;
 use super::answer::{Answer, answer};
-use super::command::{AttachError, Command, Hold, NotTaken, Outcome, Receive, Told};
+use super::command::{Asker, AttachError, Command, Hold, NotTaken, Outcome, Receive, Said, Told};
 use super::endpoints::HostFabric;
 use super::engine::{Attaching, Books};
-use super::events::{Detached, Events, events};
+use super::events::{Detached, Ears, Events, Teller, events};
 use super::limits::MAX_ENGINE_EVENTS;
 use super::metrics::Figures;
 use super::stepping::Exchange;
 use crate::layout::KvLayout;
 use crate::memory::Slab;
 use crate::protocol::limits::Limits;
-use crate::protocol::{Attempt, Peer, Rank, Rect, TransferId};
+use crate::protocol::{Attempt, Generations, Peer, Rank, Rect, TransferId};
 
 /// A way to an exchange. Nothing here waits.
 #[derive(Debug, Clone)]
@@ -54,32 +54,62 @@ impl Handle {
         peer: Peer,
         layout: KvLayout,
         slabs: Vec<Arc<Slab>>,
-        books: Books,
+        books: Arc<dyn Generations + Send + Sync>,
     ) -> Result<Attached, AttachError> {
-        let (teller, events) = events(MAX_ENGINE_EVENTS);
-        let attaching = Attaching::new(peer, layout, slabs, books, teller)?;
+        let (queued, events) = events(MAX_ENGINE_EVENTS);
+        self.attach_to(peer, layout, slabs, Books::Here(books), Box::new(queued))?;
+        Ok(Attached { peer, events })
+    }
+
+    /// As [`Handle::attach`], with ears of its own: they are told that it ended if this is an error, too.
+    ///
+    /// # Errors
+    /// If it makes no sense, or there is no room.
+    pub fn attach_to(
+        &self,
+        peer: Peer,
+        layout: KvLayout,
+        slabs: Vec<Arc<Slab>>,
+        books: Books,
+        ears: Box<dyn Ears>,
+    ) -> Result<(), AttachError> {
+        let attaching = Attaching::new(peer, layout, slabs, books, Teller(ears))?;
         self.shared.queue.put_attach(peer, Command::Attach(Box::new(attaching)))?;
         self.fabric.wake();
-        Ok(Attached { peer, events })
+        Ok(())
+    }
+
+    /// What an engine says by itself: whether it can be is told to its ears.
+    pub fn said(&self, peer: Peer, said: Said) -> Result<(), NotTaken> {
+        self.put(match said {
+            Said::Hold(hold) => Command::Hold(peer, hold, Asker::Engine),
+            Said::Receive(receive) => Command::Receive(peer, receive, Asker::Engine),
+            Said::Confirmed { attempt, number, held } => {
+                Command::Told(peer, Told::Confirmed { attempt, number, held })
+            }
+            Said::Lease { holder, id, lease } => Command::Told(holder, Told::Lease { from: peer, id, lease }),
+        })
     }
 
     /// The engine has died or gone: its holds are lost, what it consumed has failed. Its events end with
     /// [`Detached`] when nothing touches its memory any more.
     pub fn detach(&self, peer: Peer) -> Result<(), NotTaken> {
-        self.put(Command::Detach(peer, Detached::Gone))
+        self.shared.queue.put_in_any_case(Command::Detach(peer, Detached::Gone))?;
+        self.fabric.wake();
+        Ok(())
     }
 
     /// Takes a hold of `peer`: its blocks are about to be computed.
     pub fn hold(&self, peer: Peer, hold: Hold) -> Result<Answer<Outcome<()>>, NotTaken> {
         let (reply, answer) = answer();
-        self.put(Command::Hold(peer, hold, reply))?;
+        self.put(Command::Hold(peer, hold, Asker::Caller(reply)))?;
         Ok(answer)
     }
 
     /// Begins to receive into blocks of `peer`.
     pub fn receive(&self, peer: Peer, receive: Receive) -> Result<Answer<Outcome<()>>, NotTaken> {
         let (reply, answer) = answer();
-        self.put(Command::Receive(peer, receive, reply))?;
+        self.put(Command::Receive(peer, receive, Asker::Caller(reply)))?;
         Ok(answer)
     }
 

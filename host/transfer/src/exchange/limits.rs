@@ -9,6 +9,10 @@ pub const MAX_COMMANDS: usize = 16_384;
 /// Commands that are obeyed before copies and deadlines have their turn again.
 pub const MAX_COMMANDS_PER_STEP: usize = 1_024;
 
+/// Receives that wait for an endpoint between two engines to be closed: those of one engine that has as many open as it
+/// may. One more is refused to its engine, which then computes.
+pub const MAX_WAITING: usize = 8_192;
+
 /// Events that wait for one engine. Whoever leaves so many unread is no longer listening.
 pub const MAX_ENGINE_EVENTS: usize = 65_536;
 

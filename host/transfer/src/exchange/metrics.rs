@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use sluice_engine_sdk::wire::Refused;
+
 use super::events::Detached;
 use crate::protocol::{Direction, HoldEnd, Peer, Reason, Verb};
 
@@ -50,6 +52,8 @@ pub struct Figures {
     pub completed: u64,
     /// Transfers that failed, by reason.
     pub failed: BTreeMap<Reason, u64>,
+    /// Holds and receives of engines that were not begun, by reason.
+    pub refused: BTreeMap<Refused, u64>,
     /// Holds that ended.
     pub holds: BTreeMap<HoldEnd, u64>,
     /// Engines that left.

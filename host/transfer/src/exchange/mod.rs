@@ -38,10 +38,10 @@ mod work;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use answer::{Answer, Stopped};
-pub use command::{AttachError, CommandError, Hold, NotTaken, Outcome, Receive};
+pub use command::{AttachError, CommandError, Hold, NotTaken, Outcome, Receive, Said};
 pub use endpoints::HostFabric;
 pub use engine::Books;
-pub use events::{Detached, EngineEvent, Events};
+pub use events::{Deaf, Detached, Ears, Events};
 
 pub use handle::{Attached, Handle};
 pub use metrics::{Figures, Flow, FlowFigures};

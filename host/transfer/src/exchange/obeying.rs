@@ -3,23 +3,30 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::command::{Command, CommandError, Hold, Outcome, Receive, Told};
+use sluice_engine_sdk::wire::{Subject, ToEngine};
+
+use super::command::{Asker, Command, CommandError, Hold, Outcome, Receive, Told};
 use super::endpoints::{Endpoint, NoEndpoint};
-use super::engine::{Attaching, Engine, Receiving, SharedBooks};
+use super::engine::{Attaching, Engine, Receiving};
 use super::events::Detached;
+use super::limits::MAX_WAITING;
 use super::stepping::Exchange;
 use super::work::Place;
 use crate::protocol::Extent;
 use crate::protocol::limits::MAX_LINKS;
-use crate::protocol::{Event, Feed, Grid, Link, NewHold, NewSink, Peer, Rank, Transfers};
+use crate::protocol::{Event, Feed, Grid, Link, Message, NewHold, NewSink, Peer, Rank, Transfers};
 
 impl Exchange {
     pub(super) fn command(&mut self, command: Command, now_ms: u64) {
         match command {
             Command::Attach(attaching) => self.attach(*attaching),
             Command::Detach(peer, why) => self.detach(peer, why),
-            Command::Hold(peer, hold, reply) => reply.give(self.hold(peer, hold, now_ms)),
-            Command::Receive(peer, receive, reply) => reply.give(self.receive(peer, receive, now_ms)),
+            Command::Hold(peer, hold, asker) => {
+                let subject = Subject::Hold(hold.id);
+                let outcome = self.hold(peer, hold, now_ms);
+                self.answer(peer, subject, asker, outcome);
+            }
+            Command::Receive(peer, receive, asker) => self.asked_to_receive(peer, receive, asker, now_ms),
             Command::Renew(peer, id, reply) => {
                 let renewed = attached(&mut self.engines, peer)
                     .and_then(|engine| Ok(engine.transfers.renew(id, now_ms)?));
@@ -29,8 +36,53 @@ impl Exchange {
                 if attached(&mut self.engines, peer).is_err() {
                     self.shared.figures().commands_unaddressed += 1;
                 }
-                self.inbox.push_back((peer, told.event()));
+                self.told(peer, told, now_ms);
             }
+        }
+    }
+
+    fn told(&mut self, peer: Peer, told: Told, now_ms: u64) {
+        let event = match told {
+            Told::Ready { id, rank, rect } => Event::Ready { id, rank, rect },
+            Told::Filled(id) => Event::Filled(id),
+            Told::Release(id) => Event::Release(id),
+            Told::Cancel(attempt) => Event::Cancel(attempt),
+            Told::Expect { attempt, within_ms } => Event::Expect { attempt, within_ms },
+            Told::Lease { from, id, lease } => Event::Message { from, message: Message::Hold(id, lease) },
+            Told::Confirmed { attempt, number, held } => {
+                return self.confirmed(peer, (attempt, number), held, now_ms);
+            }
+        };
+        self.inbox.push_back((peer, event));
+    }
+
+    fn answer(&mut self, peer: Peer, subject: Subject, asker: Asker<()>, outcome: Outcome<()>) {
+        match (asker, outcome) {
+            (Asker::Caller(reply), outcome) => reply.give(outcome),
+            (Asker::Engine, Ok(())) => {}
+            (Asker::Engine, Err(refused)) => {
+                *self.shared.figures().refused.entry(refused.for_engine()).or_default() += 1;
+                self.tell(peer, ToEngine::Refused { subject, why: refused.for_engine() });
+            }
+        }
+    }
+
+    fn asked_to_receive(&mut self, peer: Peer, receive: Receive, asker: Asker<()>, now_ms: u64) {
+        let subject = Subject::Receive(receive.attempt);
+        let again = matches!(asker, Asker::Engine).then(|| receive.clone());
+        match (self.receive(peer, receive, now_ms), again) {
+            // An engine need not know of endpoints. It is closed in some milliseconds.
+            (Err(CommandError::Closing), Some(again)) if self.waiting.len() < MAX_WAITING => {
+                self.waiting.push((peer, again));
+            }
+            (outcome, _) => self.answer(peer, subject, asker, outcome),
+        }
+    }
+
+    /// Those whose endpoints were being closed.
+    pub(super) fn receive_again(&mut self, now_ms: u64) {
+        for (peer, receive) in std::mem::take(&mut self.waiting) {
+            self.asked_to_receive(peer, receive, Asker::Engine, now_ms);
         }
     }
 
@@ -40,8 +92,8 @@ impl Exchange {
         let earlier: Vec<_> = self.engines.range(lives).map(|(peer, _)| *peer).collect();
         earlier.into_iter().for_each(|life| self.detach(life, Detached::Superseded));
         let (holds, sinks, leaving) = (BTreeMap::new(), BTreeMap::new(), None);
-        let (books, transfers) = (SharedBooks(books), Transfers::new(self.limits));
-        let engine = Engine { geometry, slabs, books, teller, transfers, holds, sinks, leaving };
+        let (asked, transfers) = (BTreeMap::new(), Transfers::new(self.limits));
+        let engine = Engine { geometry, slabs, books, asked, teller, transfers, holds, sinks, leaving };
         self.engines.insert(peer, engine);
     }
 
@@ -116,18 +168,6 @@ impl Engine {
 
     fn ranks(&self) -> Vec<Rank> {
         (0..self.slabs.len() as u16).map(Rank).collect()
-    }
-}
-
-impl Told {
-    fn event(self) -> Event {
-        match self {
-            Self::Ready { id, rank, rect } => Event::Ready { id, rank, rect },
-            Self::Filled(id) => Event::Filled(id),
-            Self::Release(id) => Event::Release(id),
-            Self::Cancel(attempt) => Event::Cancel(attempt),
-            Self::Expect { attempt, within_ms } => Event::Expect { attempt, within_ms },
-        }
     }
 }
 

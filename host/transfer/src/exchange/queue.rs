@@ -29,6 +29,16 @@ impl Queue {
         self.lock().put(command)
     }
 
+    /// One that a full queue takes too: there are no more of them than engines.
+    pub fn put_in_any_case(&self, command: Command) -> Result<(), NotTaken> {
+        let mut state = self.lock();
+        if state.stopping {
+            return Err(NotTaken::Stopped);
+        }
+        state.commands.push_back(command);
+        Ok(())
+    }
+
     /// Takes a peer's place and puts its command, both or neither.
     pub fn put_attach(&self, peer: Peer, command: Command) -> Result<(), AttachError> {
         let mut state = self.lock();

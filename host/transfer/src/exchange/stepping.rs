@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::command::Command;
+use super::command::{Command, Receive};
 use super::endpoints::{Endpoints, HostFabric};
 use super::engine::Engine;
 use super::events::Detached;
@@ -29,6 +29,8 @@ pub struct Exchange {
     pub(super) jobs: Jobs,
     /// For the machines, in order. What is no message is bounded by the operations and endpoints there are.
     pub(super) inbox: VecDeque<(Peer, Event)>,
+    /// Receives of engines, until the endpoint that is in their way is closed.
+    pub(super) waiting: Vec<(Peer, Receive)>,
     /// Engines whose events found no room.
     pub(super) deaf: Vec<Peer>,
     pub(super) plan: Plan,
@@ -60,6 +62,7 @@ impl Exchange {
             endpoints: Endpoints::default(),
             jobs: Jobs::default(),
             inbox: VecDeque::new(),
+            waiting: Vec::new(),
             deaf: Vec::new(),
             plan: Plan::default(),
             spare: Vec::new(),
@@ -83,6 +86,7 @@ impl Exchange {
         self.deliver(now_ms);
         self.post();
         self.close();
+        self.receive_again(now_ms);
         self.deliver(now_ms);
         std::mem::take(&mut self.deaf).into_iter().for_each(|peer| self.detach(peer, Detached::Deaf));
         self.say_farewell();
@@ -177,7 +181,7 @@ impl Exchange {
             self.shared.queue.left(peer);
             // The slabs go first: whoever is told may unmap them.
             drop(engine.slabs);
-            engine.teller.end(why);
+            engine.teller.0.end(why);
         }
     }
 

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use sluice_engine_sdk::wire::ToEngine;
 use sluice_transfer::exchange::limits::{MAX_COMMANDS, MAX_ENGINE_EVENTS, MAX_ENGINES};
-use sluice_transfer::exchange::{
-    AttachError, CommandError, Detached, EngineEvent, Exchange, NotTaken, Stopped,
-};
+use sluice_transfer::exchange::{AttachError, CommandError, Detached, Exchange, NotTaken, Stopped};
 use sluice_transfer::fabric::{Fault, LocalFabric, ShmSettings};
 use sluice_transfer::layout::KvLayout;
 use sluice_transfer::protocol::limits::Limits;
@@ -80,7 +79,7 @@ fn an_engine_that_does_not_listen_is_detached_and_no_other() {
     let mut heard = 0;
     let end = loop {
         match world.prefill.next_event() {
-            Ok(Some(EngineEvent::HoldEnded { end, .. })) => {
+            Ok(Some(ToEngine::HoldEnded { end, .. })) => {
                 assert_eq!(end, HoldEnd::Released);
                 heard += 1;
             }
@@ -160,7 +159,7 @@ fn a_runtime_is_woken_by_answers_and_events() {
     exchange.step(2);
     assert_eq!(woken.0.load(Ordering::Relaxed), 2);
     assert_eq!(Pin::new(&mut answer).poll(&mut context), Poll::Ready(Ok(Ok(()))));
-    let ended = EngineEvent::HoldEnded { id: job.attempt.id, end: HoldEnd::Released };
+    let ended = ToEngine::HoldEnded { id: job.attempt.id, end: HoldEnd::Released };
     assert_eq!(world.prefill.poll_event(&mut context), Poll::Ready(Ok(ended)));
 }
 
@@ -204,7 +203,7 @@ fn a_later_life_takes_its_engines_place() {
     world.hold(&job).unwrap();
     let second = Engine::attach(&world.handle, 1, 2, PREFILL);
     world.wait(DOWN, false, "the first life's end", |first| first.end == Some(Detached::Superseded));
-    let failed = EngineEvent::Failed { attempt: job.attempt, reason: Reason::PeerLost };
+    let failed = ToEngine::Failed { attempt: job.attempt, reason: Reason::PeerLost };
     world.wait(DOWN, true, "the consumer's answer", |sink| sink.was_told(&failed) && sink.used() == 0);
     world.prefill = second;
     world.transfer(Verb::Write, DOWN, 64, true);
@@ -264,7 +263,7 @@ fn sides_that_mean_other_tokens_move_none() {
         receive.extent.end_token = 63;
         let answer = world.handle.receive(world.decode.peer, receive).unwrap();
         world.answer(answer).unwrap().unwrap();
-        let failed = EngineEvent::Failed { attempt: job.attempt, reason: Reason::Fabric };
+        let failed = ToEngine::Failed { attempt: job.attempt, reason: Reason::Fabric };
         world.wait(DOWN, true, "the failure", |sink| sink.was_told(&failed) && sink.used() == 0);
         let figures = world.handle.figures();
         assert!(figures.posts_refused > 0);
@@ -280,7 +279,7 @@ fn deadlines_are_kept_by_the_injected_clock_and_counted() {
     world.handle.expect(world.decode.peer, job.attempt, 500).unwrap();
     world.step();
     let asked_ms = world.now_ms;
-    let failed = EngineEvent::Failed { attempt: job.attempt, reason: Reason::NoFirstByte };
+    let failed = ToEngine::Failed { attempt: job.attempt, reason: Reason::NoFirstByte };
     world.wait(DOWN, true, "the deadline", |sink| sink.was_told(&failed));
     assert_eq!(world.now_ms, asked_ms + 500);
     world.wait(DOWN, true, "the blocks", |sink| sink.used() == 0);

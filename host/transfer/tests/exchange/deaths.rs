@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sluice_transfer::exchange::{Detached, EngineEvent};
+use sluice_engine_sdk::wire::ToEngine;
+use sluice_transfer::exchange::Detached;
 use sluice_transfer::fabric::{Fault, ShmSettings};
 use sluice_transfer::protocol::{Attempt, Direction, Epoch, Reason, Verb};
 
@@ -118,7 +119,7 @@ fn die_at(seed: u64) -> Option<Reason> {
     }
     aftermath(&mut world, &job, victim_is_sink, seed);
     let reason = world.sides(direction).1.told.iter().find_map(|event| match event {
-        EngineEvent::Failed { reason, .. } => Some(*reason),
+        ToEngine::Failed { reason, .. } => Some(*reason),
         _ => None,
     });
     calm.store(true, Ordering::Relaxed);
@@ -154,7 +155,7 @@ fn engines_die_under_copy_threads() {
         let layers = drawn.below(u64::from(LAYERS)) as u32;
         for layer in 0..layers {
             job.compute(world.sides(direction).0, layer);
-            let arrived = EngineEvent::Arrived { attempt: job.attempt, rect: job.layer(layer) };
+            let arrived = ToEngine::Arrived { attempt: job.attempt, rect: job.layer(layer) };
             world.wait(direction, true, "a layer", |sink| sink.was_told(&arrived));
         }
         // In the middle of what follows from these.
@@ -221,7 +222,7 @@ fn a_cancelled_transfer_gives_its_blocks_back_and_closes_nothing() {
             (0..steps).for_each(|_| world.step());
             let sink = world.sides(direction).1.peer;
             world.handle.cancel(sink, job.attempt).unwrap();
-            let cancelled = EngineEvent::Failed { attempt: job.attempt, reason: Reason::Cancelled };
+            let cancelled = ToEngine::Failed { attempt: job.attempt, reason: Reason::Cancelled };
             let all_back = |sink: &Engine| sink.was_told(&cancelled) && sink.used() == 0;
             world.wait(direction, true, "the sink's blocks", all_back);
             // What was posted is waited for, not fenced.

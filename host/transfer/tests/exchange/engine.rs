@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use sluice_transfer::exchange::{Attached, Detached, EngineEvent, Handle, Hold, Receive};
+use sluice_engine_sdk::wire::ToEngine;
+use sluice_transfer::exchange::{Attached, Detached, Handle, Hold, Receive};
 use sluice_transfer::layout::KvLayout;
 use sluice_transfer::memory::{BlockTable, Freed, Slab};
 use sluice_transfer::protocol::{
@@ -23,7 +24,7 @@ pub struct Engine {
     pub slabs: Vec<Arc<Slab>>,
     pub table: Arc<Mutex<BlockTable>>,
     attached: Attached,
-    pub told: Vec<EngineEvent>,
+    pub told: Vec<ToEngine>,
     pub end: Option<Detached>,
 }
 
@@ -73,7 +74,7 @@ impl Engine {
     pub fn hear(&mut self, at_most: Duration) -> bool {
         match self.attached.events.next(at_most) {
             Ok(Some(event)) => {
-                if let EngineEvent::Freed(blocks) = &event {
+                if let ToEngine::Freed { blocks } = &event {
                     self.free(blocks);
                 }
                 self.told.push(event);
@@ -87,23 +88,23 @@ impl Engine {
         }
     }
 
-    pub fn next_event(&mut self) -> Result<Option<EngineEvent>, Detached> {
+    pub fn next_event(&mut self) -> Result<Option<ToEngine>, Detached> {
         self.attached.events.try_next()
     }
 
-    pub fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<EngineEvent, Detached>> {
+    pub fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<ToEngine, Detached>> {
         self.attached.events.poll_next(context)
     }
 
-    pub fn was_told(&self, event: &EngineEvent) -> bool {
+    pub fn was_told(&self, event: &ToEngine) -> bool {
         self.told.contains(event)
     }
 
     /// How an attempt ended, if it has: whether well.
     pub fn outcome(&self, attempt: Attempt) -> Option<bool> {
         self.told.iter().find_map(|event| match event {
-            EngineEvent::Completed(of) if *of == attempt => Some(true),
-            EngineEvent::Failed { attempt: of, .. } if *of == attempt => Some(false),
+            ToEngine::Completed { attempt: of } if *of == attempt => Some(true),
+            ToEngine::Failed { attempt: of, .. } if *of == attempt => Some(false),
             _ => None,
         })
     }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sluice_engine_sdk::wire::ToEngine;
 use sluice_transfer::exchange::{
-    Answer, Clock, CommandError, EngineEvent, Exchange, Handle, HostFabric, Running, StopError, Stopped,
+    Answer, Clock, CommandError, Exchange, Handle, HostFabric, Running, StopError, Stopped,
 };
 use sluice_transfer::fabric::{Fault, LocalFabric, Post, ShmFabric, ShmSettings};
 use sluice_transfer::protocol::limits::Limits;
@@ -154,7 +155,7 @@ impl World {
         for layer in 0..LAYERS {
             job.compute(self.sides(direction).0, layer);
             if receive_first {
-                let arrived = EngineEvent::Arrived { attempt: job.attempt, rect: job.layer(layer) };
+                let arrived = ToEngine::Arrived { attempt: job.attempt, rect: job.layer(layer) };
                 self.wait(direction, true, "a layer", |sink| sink.was_told(&arrived));
                 assert_eq!(
                     job.wrong(self.sides(direction).1, layer),
@@ -171,13 +172,13 @@ impl World {
         self.wait(direction, true, "completion", |sink| sink.outcome(job.attempt).is_some());
         let (_, sink) = self.sides(direction);
         assert!(
-            sink.was_told(&EngineEvent::Completed(job.attempt)),
+            sink.was_told(&ToEngine::Completed { attempt: job.attempt }),
             "{verb:?} {direction:?}: {:?}",
             sink.told
         );
         assert_eq!(job.all_wrong(sink), 0, "{verb:?} {direction:?}");
         sink.free(&job.sink);
-        let ended = EngineEvent::HoldEnded { id: job.attempt.id, end: HoldEnd::Delivered };
+        let ended = ToEngine::HoldEnded { id: job.attempt.id, end: HoldEnd::Delivered };
         self.wait(direction, false, "the hold's end", |source| source.was_told(&ended) && source.used() == 0);
         assert_eq!((self.prefill.used(), self.decode.used()), (0, 0));
     }

@@ -1,0 +1,198 @@
+//! What engines say, made into commands.
+
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
+use std::thread;
+use std::time::Duration;
+
+use sluice_engine_sdk::wire::{NewHold, NewReceive, Rank, Refused, Subject, ToEngine, ToHost, TransferId};
+
+use super::ears::LinkEars;
+use super::engines::{Coming, Engines, Going, Speaker, Whole};
+use super::event::NodeEvent;
+use super::handle::NodeHandle;
+use super::holds::{Progress, Report};
+use crate::exchange::{Books, Hold, NotTaken, Receive, Said};
+use crate::link::{Attached, LinkEvent};
+use crate::protocol::Lease;
+
+/// How often a command that finds no room is put again, a millisecond apart. Meanwhile nothing is read from engines.
+const PUTS_AT_MOST: u32 = 1_000;
+
+/// The thread that hears.
+pub(super) struct Hearing {
+    pub node: NodeHandle,
+    pub tell: Arc<dyn Fn(NodeEvent) + Send + Sync>,
+}
+
+impl Hearing {
+    pub fn hear(&self, event: LinkEvent) {
+        match event {
+            LinkEvent::Attached(rank) => self.come(*rank),
+            LinkEvent::Said { session, message } => {
+                let speaker = self.engines().speaker(session);
+                if let Some(speaker) = speaker {
+                    self.said(&speaker, message);
+                }
+            }
+            LinkEvent::Invalid { session, text } => {
+                let speaker = self.engines().speaker(session);
+                if let Some(Speaker { name, .. }) = speaker {
+                    (self.tell)(NodeEvent::Invalid { name, text });
+                }
+            }
+            LinkEvent::Detached { session, why } => {
+                let going = self.engines().go(session);
+                if let Some(Going { peer, name, left }) = going {
+                    put(|| self.node.exchange.detach(peer));
+                    let text = format!("a rank of engine {name:?} is gone ({why}): attach again, all ranks");
+                    left.iter().for_each(|sender| sender.detach(&text));
+                    (self.tell)(NodeEvent::Detached { name, why: why.to_string() });
+                }
+            }
+            LinkEvent::Refused { pid, refusal, .. } => {
+                (self.tell)(NodeEvent::Refused { pid, text: refusal.text });
+            }
+            LinkEvent::NotAccepting(kind) => (self.tell)(NodeEvent::NotAccepting(kind)),
+        }
+    }
+
+    fn engines(&self) -> RwLockWriteGuard<'_, Engines> {
+        self.node.engines.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn come(&self, rank: Attached) {
+        let (sender, pid) = (rank.sender.clone(), rank.pid);
+        let coming = self.engines().come(rank);
+        let (attached, slabs, senders) = match coming {
+            Coming::Awaited => return,
+            Coming::Misfit(text) => {
+                sender.detach(&text);
+                return (self.tell)(NodeEvent::Refused { pid, text });
+            }
+            Coming::Whole { attached, slabs, senders } => (attached, slabs, senders),
+        };
+        let (peer, layout) = (attached.peer, attached.layout);
+        // Ears that find the engine not taken say so to its ranks.
+        let ears = Box::new(LinkEars { peer, senders, holds: Arc::clone(&self.node.holds) });
+        match self.node.exchange.attach_to(peer, layout, slabs, Books::Asked, ears) {
+            Ok(()) => (self.tell)(NodeEvent::Attached(attached)),
+            Err(refused) => (self.tell)(NodeEvent::Refused { pid, text: refused.to_string() }),
+        }
+    }
+
+    fn said(&self, speaker: &Speaker, message: ToHost) {
+        let Some(of) = speaker.whole else {
+            // Other ranks are missing: it computes for itself.
+            return refuse(speaker, &message, Refused::NoSource);
+        };
+        match message {
+            ToHost::Ready { id, rect } => self.report(of, speaker.rank, id, Report::Ready(rect)),
+            ToHost::Filled { id } => self.report(of, speaker.rank, id, Report::Filled),
+            _ if speaker.rank != Rank(0) => speaker.sender.detach(
+                "a rank other than 0 spoke of holds and transfers: blocks are the same on all ranks, so rank 0 speaks",
+            ),
+            ToHost::Hold { hold } => self.hold(speaker, of, hold),
+            ToHost::Receive { receive } => self.receive(speaker, of, receive),
+            ToHost::Abort { attempt, .. } => {
+                put(|| self.node.exchange.cancel(of.peer, attempt));
+            }
+            ToHost::Confirmed { attempt, number, held } => {
+                self.say(speaker, of, &Said::Confirmed { attempt, number, held });
+            }
+            ToHost::Renew { id } => self.lease(speaker, of, id, Lease::Renew),
+            ToHost::Release { id } => self.lease(speaker, of, id, Lease::Release),
+        }
+    }
+
+    fn hold(&self, speaker: &Speaker, of: Whole, hold: NewHold) {
+        let NewHold { id, extent, blocks, first_token, proofs, fill_ms, ttl_ms, renewable, margin_ms } = hold;
+        let reported = match self.node.holds.begin(of, id, extent, proofs) {
+            Ok(reported) => reported,
+            Err(why) => return send(speaker, ToEngine::Refused { subject: Subject::Hold(id), why }),
+        };
+        let blocks = blocks.into();
+        let hold = Hold { id, extent, blocks, first_token, fill_ms, ttl_ms, renewable, margin_ms };
+        self.say(speaker, of, &Said::Hold(hold));
+        reported.into_iter().for_each(|progress| self.progress(of, id, progress));
+    }
+
+    fn report(&self, of: Whole, rank: Rank, id: TransferId, report: Report) {
+        if let Some(progress) = self.node.holds.report(of.peer, id, rank, report) {
+            self.progress(of, id, progress);
+        }
+    }
+
+    fn progress(&self, of: Whole, id: TransferId, progress: Progress) {
+        let exchange = &self.node.exchange;
+        put(|| match progress {
+            Progress::Ready(rank, rect) => exchange.ready(of.peer, id, rank, rect),
+            Progress::Filled => exchange.filled(of.peer, id),
+        });
+    }
+
+    fn receive(&self, speaker: &Speaker, of: Whole, receive: NewReceive) {
+        let NewReceive { attempt, source, verb, direction, extent, mut wanted, proofs, .. } = receive;
+        let refuse = |why| send(speaker, ToEngine::Refused { subject: Subject::Receive(attempt), why });
+        let from = self.engines().attached(source).map(|engine| engine.peer);
+        let Some(from) = from else { return refuse(Refused::NoSource) };
+        if !proofs.is_empty() {
+            let proven = match self.node.holds.proven(attempt.id, extent, wanted, &proofs) {
+                Ok(proven) => proven,
+                Err(why) => return refuse(why),
+            };
+            if proven != wanted {
+                send(speaker, ToEngine::Cut { attempt, end_token: proven.end });
+            }
+            wanted = proven;
+            let _ = wanted;
+        }
+        let blocks = receive.blocks.into();
+        let (first_byte_ms, whole_ms, first_token) =
+            (receive.first_byte_ms, receive.whole_ms, receive.first_token);
+        let receive =
+            Receive { attempt, from, verb, direction, extent, blocks, first_token, first_byte_ms, whole_ms };
+        self.say(speaker, of, &Said::Receive(receive));
+    }
+
+    fn lease(&self, speaker: &Speaker, of: Whole, id: TransferId, lease: Lease) {
+        match (self.node.holds.get(id), lease) {
+            (Some(held), lease) => {
+                self.say(speaker, of, &Said::Lease { holder: held.holder, id, lease });
+            }
+            (None, Lease::Renew) => send(speaker, ToEngine::LeaseLeft { id, left_ms: 0 }),
+            (None, _) => {}
+        }
+    }
+
+    fn say(&self, speaker: &Speaker, of: Whole, said: &Said) {
+        if !put(|| self.node.exchange.said(of.peer, said.clone())) {
+            speaker.sender.detach("the host is too far behind to take what this engine says: attach again");
+        }
+    }
+}
+
+/// Waits for room, within bounds: back-pressure, since meanwhile nobody reads what engines say.
+fn put(mut put: impl FnMut() -> Result<(), NotTaken>) -> bool {
+    for _ in 0..PUTS_AT_MOST {
+        match put() {
+            Err(NotTaken::Full) => thread::park_timeout(Duration::from_millis(1)),
+            // Of one that has stopped, engines are told by its end.
+            Ok(()) | Err(NotTaken::Stopped) => return true,
+        }
+    }
+    false
+}
+
+fn refuse(speaker: &Speaker, message: &ToHost, why: Refused) {
+    let subject = match message {
+        ToHost::Hold { hold } => Subject::Hold(hold.id),
+        ToHost::Receive { receive } => Subject::Receive(receive.attempt),
+        _ => return,
+    };
+    send(speaker, ToEngine::Refused { subject, why });
+}
+
+/// An engine that cannot be told is gone, which is an event of its own.
+fn send(speaker: &Speaker, message: ToEngine) {
+    let _ = speaker.sender.send(message);
+}

@@ -1,0 +1,193 @@
+//! Which holds there are, whose they are, and what is proven of them.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_engine_sdk::wire::{Extent, Proof, Rank, Rect, Refused, Tokens, TransferId};
+
+use super::engines::Whole;
+use crate::protocol::Peer;
+
+/// Proofs kept, of all holds together: 64 MiB, four thousand turns of 16k tokens. A hold that finds no room is kept
+/// without, so no later prompt can have it.
+pub const MAX_PROOFS: usize = 4 << 20;
+
+/// Reports of ranks that overtook their engine's hold on another socket, of all engines: a handful each. The oldest give
+/// way, and their prefill is then ready when it is filled.
+pub const MAX_EARLY_REPORTS: usize = 4_096;
+
+/// A hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBlocks {
+    /// Whose.
+    pub holder: Peer,
+    /// Of which tokens.
+    pub extent: Extent,
+    /// Whether all of it is computed.
+    pub is_filled: bool,
+    /// Whether a later prompt can be proven to begin with it.
+    pub has_proofs: bool,
+}
+
+/// What a rank has said of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    Ready(Rect),
+    Filled,
+}
+
+/// What of a report is for the exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Ready(Rank, Rect),
+    /// All ranks have all of it.
+    Filled,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    holds: HashMap<TransferId, Entry>,
+    early: VecDeque<(Peer, TransferId, Rank, Report)>,
+    proofs: usize,
+    without_proofs: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    held: HeldBlocks,
+    whole: Rect,
+    ranks: u32,
+    filled: BTreeSet<Rank>,
+    proofs: Arc<[Proof]>,
+}
+
+impl Holds {
+    /// Takes a hold in; what ranks have reported of it before.
+    ///
+    /// # Errors
+    /// If another hold has its id, or it has no cells.
+    pub fn begin(
+        &self,
+        of: Whole,
+        id: TransferId,
+        extent: Extent,
+        proofs: Vec<Proof>,
+    ) -> Result<Vec<Progress>, Refused> {
+        let whole = extent.grid(of.layers).ok_or(Refused::Invalid)?.whole();
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.holds.contains_key(&id) {
+            return Err(Refused::Used);
+        }
+        let has_room = state.proofs + proofs.len() <= MAX_PROOFS;
+        state.without_proofs += u64::from(!has_room);
+        let proofs: Arc<[Proof]> = if has_room { proofs.into() } else { Arc::default() };
+        state.proofs += proofs.len();
+        let has_proofs = !proofs.is_empty();
+        let held = HeldBlocks { holder: of.peer, extent, is_filled: false, has_proofs };
+        let mut entry = Entry { held, whole, ranks: of.ranks, filled: BTreeSet::new(), proofs };
+        let (its, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.early)
+            .into_iter()
+            .partition(|(from, about, ..)| (*from, *about) == (of.peer, id));
+        state.early = others;
+        let progress = its.into_iter().map(|(_, _, rank, report)| entry.progress(rank, report)).collect();
+        state.holds.insert(id, entry);
+        Ok(progress)
+    }
+
+    /// A rank has something of a hold; `None` if the hold has not come yet, or is over.
+    pub fn report(&self, from: Peer, id: TransferId, rank: Rank, report: Report) -> Option<Progress> {
+        let mut state = self.lock();
+        match state.holds.get_mut(&id) {
+            Some(entry) if entry.held.holder == from => Some(entry.progress(rank, report)),
+            // Of the rank that makes the holds, nothing comes before them.
+            Some(_) => None,
+            None if rank == Rank(0) => None,
+            None => {
+                if state.early.len() >= MAX_EARLY_REPORTS {
+                    state.early.pop_front();
+                }
+                state.early.push_back((from, id, rank, report));
+                None
+            }
+        }
+    }
+
+    /// Which of the wanted tokens may come, by both sides' proofs.
+    ///
+    /// # Errors
+    /// If none.
+    pub fn proven(
+        &self,
+        id: TransferId,
+        extent: Extent,
+        wanted: Tokens,
+        proofs: &[Proof],
+    ) -> Result<Tokens, Refused> {
+        let (theirs, held) = {
+            let state = self.lock();
+            let entry = state.holds.get(&id).ok_or(Refused::Unproven)?;
+            (Arc::clone(&entry.proofs), entry.held.extent)
+        };
+        // Proofs count from the sequence's first token, in positions that both agree on.
+        if held != extent || extent.first_token != 0 {
+            return Err(Refused::Unproven);
+        }
+        let equal = theirs.iter().zip(proofs).take_while(|(one, other)| one == other).count();
+        let proven = u32::try_from(equal).ok().and_then(|equal| equal.checked_mul(extent.position_tokens));
+        let end = proven.unwrap_or(0).min(wanted.end);
+        if end <= wanted.first { Err(Refused::Unproven) } else { Ok(Tokens { end, ..wanted }) }
+    }
+
+    pub fn get(&self, id: TransferId) -> Option<HeldBlocks> {
+        self.lock().holds.get(&id).map(|entry| entry.held.clone())
+    }
+
+    /// A hold of this engine is over, or was not begun.
+    pub fn end(&self, of: Peer, id: TransferId) {
+        let mut state = self.lock();
+        if state.holds.get(&id).is_some_and(|entry| entry.held.holder == of)
+            && let Some(entry) = state.holds.remove(&id)
+        {
+            state.proofs -= entry.proofs.len();
+        }
+    }
+
+    /// An engine is gone.
+    pub fn end_all(&self, of: Peer) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        for (_, entry) in state.holds.extract_if(|_, entry| entry.held.holder == of) {
+            state.proofs -= entry.proofs.len();
+        }
+        state.early.retain(|early| early.0 != of);
+    }
+
+    /// How many there are; how many were kept without proofs since there was no room.
+    pub fn counts(&self) -> (usize, u64) {
+        let state = self.lock();
+        (state.holds.len(), state.without_proofs)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn progress(&mut self, rank: Rank, report: Report) -> Progress {
+        match report {
+            Report::Ready(rect) => Progress::Ready(rank, rect),
+            Report::Filled => {
+                self.filled.insert(rank);
+                self.held.is_filled = self.filled.len() >= self.ranks as usize;
+                if self.held.is_filled { Progress::Filled } else { Progress::Ready(rank, self.whole) }
+            }
+        }
+    }
+}
