@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use sluice_engine_sdk::wire::ToEngine;
 use sluice_harness::budget::line;
 use sluice_harness::quantiles::quantile_ms;
 use sluice_harness::table::Table;
 use sluice_transfer::exchange::{
-    Answer, Attached, EngineEvent, Exchange, Handle, Hold, HostFabric, Outcome, Receive, Running,
+    Answer, Attached, Exchange, Handle, Hold, HostFabric, Outcome, Receive, Running,
 };
 use sluice_transfer::fabric::{ShmFabric, ShmSettings};
 use sluice_transfer::layout::{
@@ -52,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Blocks are used by one transfer at a time here, which waits for their end.
 #[derive(Debug)]
-pub struct AlwaysCurrent;
+struct AlwaysCurrent;
 
 impl Generations for AlwaysCurrent {
     fn is_current(&self, _: BlockRef) -> bool {
@@ -196,9 +197,9 @@ impl Node {
         if verb == Verb::Read {
             self.taken(self.handle.receive(self.decode.peer, receive)?)?;
         }
-        until(&mut self.decode, |event| *event == EngineEvent::Completed(attempt))?;
+        until(&mut self.decode, |event| *event == ToEngine::Completed { attempt })?;
         let took = ended.elapsed();
-        until(&mut self.prefill, |event| matches!(event, EngineEvent::Freed(_)))?;
+        until(&mut self.prefill, |event| matches!(event, ToEngine::Freed { .. }))?;
         Ok(took)
     }
 
@@ -246,12 +247,12 @@ impl Node {
 }
 
 /// Hears events until one is awaited; a failure is an error.
-fn until(engine: &mut Attached, awaited: impl Fn(&EngineEvent) -> bool) -> anyhow::Result<()> {
+fn until(engine: &mut Attached, awaited: impl Fn(&ToEngine) -> bool) -> anyhow::Result<()> {
     loop {
         let event = engine.events.next(PATIENCE)?.context("an event that was due did not come")?;
         if awaited(&event) {
             return Ok(());
         }
-        ensure!(!matches!(event, EngineEvent::Failed { .. }), "a transfer failed: {event:?}");
+        ensure!(!matches!(event, ToEngine::Failed { .. }), "a transfer failed: {event:?}");
     }
 }
