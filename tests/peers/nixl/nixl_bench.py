@@ -19,7 +19,11 @@ import random
 import sys
 import time
 
-import numpy as np
+NO_NIXL = "nixl_bench: this Python has no NIXL, or no numpy: `make bench-transfer-peers` makes one that has both"
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit(NO_NIXL)
 
 # Past it something hangs: the longest transfer takes some hundred milliseconds.
 PATIENCE_S = 30
@@ -29,21 +33,34 @@ MARK = np.uint64(0x9E3779B97F4A7C15)
 
 def api():
     """NIXL's Python API, whichever build of it is there, and its version."""
-    for package, distribution in (("nixl_cu12", "nixl-cu12"), ("nixl_cu13", "nixl-cu13"), ("nixl", "nixl")):
+    for distribution in ("nixl-cu12", "nixl-cu13"):
         try:
-            return importlib.import_module(f"{package}._api"), importlib.metadata.version(distribution)
-        except ModuleNotFoundError:
+            version = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
             continue
-    sys.exit("nixl_bench: this Python has no NIXL: install nixl-cu12, or name another Python")
+        return importlib.import_module(f"{distribution.replace('-', '_')}._api"), version
+    sys.exit(NO_NIXL)
 
 
-def until(due, what):
-    """Asks until it is so, and leaves the core to others in between."""
+def pending(state):
+    """A state that is an end, or nothing."""
+    return None if state == "PROC" else state
+
+
+def until(ask, what):
+    """Asks until there is an answer, and leaves the core to others in between."""
     deadline = time.monotonic_ns() + PATIENCE_S * 10**9
-    while not due():
+    while not (answer := ask()):
         if time.monotonic_ns() > deadline:
             raise TimeoutError(f"{what} did not come within {PATIENCE_S} s")
         os.sched_yield()
+    return answer
+
+
+def marks(offset, length):
+    """What the prefill side's memory holds from an offset on: each word tells where it is."""
+    first = offset // 8
+    return np.arange(first + 1, first + 1 + length // 8, dtype=np.uint64) * MARK
 
 
 def places(side, length, run):
@@ -62,9 +79,10 @@ class Side:
         self.memory = mmap.mmap(-1, length)
         self.words = np.frombuffer(self.memory, dtype=np.uint64)
         # Touches every page.
-        self.words[:] = (np.arange(self.words.size, dtype=np.uint64) + np.uint64(1)) * MARK if name == "prefill" else 0
+        self.words[:] = marks(0, length) if name == "prefill" else 0
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        self.agent = nixl.nixl_agent(name, nixl.nixl_agent_config(enable_prog_thread=progress == "thread", backends=["UCX"]))
+        config = nixl.nixl_agent_config(enable_prog_thread=progress == "thread", backends=["UCX"])
+        self.agent = nixl.nixl_agent(name, config)
         self.registered = self.agent.register_memory([(self.address, length, 0, "")], mem_type="DRAM")
         self.prepared = {}
         self.told = []
@@ -73,8 +91,8 @@ class Side:
         """Exchanges names and addresses with the other side."""
         pipe.send((self.agent.get_agent_metadata(), self.address))
         metadata, self.other_address = pipe.recv()
-        self.other = self.agent.add_remote_agent(metadata)
-        self.other = self.other.decode() if isinstance(self.other, bytes) else self.other
+        name = self.agent.add_remote_agent(metadata)
+        self.other = name.decode() if isinstance(name, bytes) else name
 
     def request(self, verb, length, run):
         """A request that can be posted again and again; made once."""
@@ -88,7 +106,8 @@ class Side:
                 rows[:, 1] = run
                 return self.agent.prep_xfer_dlist(agent, rows, mem_type="DRAM")
 
-            mine, theirs = side("", self.name, self.address), side(self.other, other, self.other_address)
+            mine = side("", self.name, self.address)
+            theirs = side(self.other, other, self.other_address)
             indices = np.arange(length // run, dtype=np.int32)
             request = self.agent.make_prepped_xfer(verb, mine, indices, theirs, indices, b"here")
             self.prepared[key] = (request, mine, theirs)
@@ -98,14 +117,8 @@ class Side:
         """Moves it; when it began, by the clock that all processes of a machine share."""
         began = time.monotonic_ns()
         state = self.agent.transfer(request, b"here")
-
-        def over():
-            nonlocal state
-            if state == "PROC":
-                state = self.agent.check_xfer_state(request)
-            return state != "PROC"
-
-        until(over, "a transfer's end")
+        if state == "PROC":
+            state = until(lambda: pending(self.agent.check_xfer_state(request)), "a transfer's end")
         if state != "DONE":
             raise RuntimeError(f"a transfer ended with {state}")
         return began
@@ -116,10 +129,9 @@ class Side:
         def came():
             for messages in self.agent.get_new_notifs().values():
                 self.told.extend(messages)
-            return bool(self.told)
+            return self.told
 
-        until(came, "a notification")
-        self.told.pop()
+        until(came, "a notification").pop()
 
 
 def prefill(pipe, length, progress):
@@ -159,10 +171,8 @@ def check(side, pipe, verb, length, run):
     """That a transfer brings all bytes."""
     side.words[:] = 0
     transfer(side, pipe, verb, length, run)
-    words = np.arange(run // 8, dtype=np.uint64)
-    for source, sink in zip(places("prefill", length, run), places("decode", length, run)):
-        due = (words + source // np.uint64(8) + np.uint64(1)) * MARK
-        if not np.array_equal(side.words[int(sink) // 8 : (int(sink) + run) // 8], due):
+    for source, sink in zip(places("prefill", length, run).tolist(), places("decode", length, run).tolist()):
+        if not np.array_equal(side.words[sink // 8 : (sink + run) // 8], marks(source, run)):
             raise RuntimeError(f"{verb}: the run of {run} bytes at {sink} did not arrive")
 
 

@@ -17,9 +17,10 @@ use std::process::ExitCode;
 use across::NixlAt;
 use clap::{Parser, Subcommand};
 
-/// The shared-memory fabric beside `memcpy` on one thread, over the same bytes of the same memory.
+/// The shared-memory fabric beside `memcpy` on one thread, over the same bytes of the same memory; transfers between
+/// processes, beside NIXL's; what decode waits for after a prefill whose KV is pushed.
 ///
-/// Rounds are interleaved and of each case the best one counts. A transfer is done when its completion was polled:
+/// Rounds are interleaved and of each case the best one counts, where no other is named. A transfer is done when its completion was polled:
 /// the sink has all bytes. `cold` memory is far larger than the last-level cache, `warm` memory fits into it.
 #[derive(Debug, Parser)]
 #[command(name = "bench-transfer")]

@@ -54,9 +54,10 @@ pub fn run(rounds: usize, cold_bytes: u64, warm_bytes: u64, nixl: Option<&NixlAt
     let movers = start(cold_bytes, nixl)?;
     println!("between processes, from asking for it until the side that wants it knows that it has all");
     let mut cold = Vec::new();
-    for run_bytes in RUN_BYTES {
-        let title = format!("cold, {} MiB in runs of {} KiB", cold_bytes >> 20, run_bytes >> 10);
-        cold.extend(compare(&title, &movers, Sequence { bytes: cold_bytes, run_bytes }, rounds, 1)?);
+    for run_bytes in RUN_BYTES.into_iter().filter(|run_bytes| *run_bytes <= cold_bytes) {
+        let sequence = Sequence { bytes: cold_bytes / run_bytes * run_bytes, run_bytes };
+        let title = format!("cold, {} MiB in runs of {} KiB", sequence.bytes >> 20, run_bytes >> 10);
+        cold.extend(compare(&title, &movers, sequence, rounds, 1)?);
     }
     let title = format!("warm, {} MiB in runs of {} KiB", warm_bytes >> 20, BLOCK_BYTES >> 10);
     let sequence = Sequence { bytes: warm_bytes, run_bytes: BLOCK_BYTES };

@@ -34,6 +34,10 @@ impl Nixl {
         };
         let mut command = Command::new(&at.python);
         command.arg(&at.script).arg("--bytes").arg(bytes.to_string()).arg("--progress").arg(word);
+        // Of what it says of itself only what is wrong, unless more is wanted.
+        if std::env::var_os("NIXL_LOG_LEVEL").is_none() {
+            command.env("NIXL_LOG_LEVEL", "WARN");
+        }
         let (speaker, version) = Speaker::start("NIXL", command)?;
         speaker.freeze()?;
         Ok(Self { title: format!("NIXL {version} {words}"), speaker })

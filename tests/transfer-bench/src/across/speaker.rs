@@ -16,11 +16,15 @@ pub struct Speaker {
     answers: BufReader<ChildStdout>,
 }
 
+// A frozen group whose parent is gone is sent SIGHUP and SIGCONT by the kernel, so that none stays behind.
+
 impl Speaker {
     /// Starts it and waits until it says `ready`; what follows on that line.
     pub fn start(title: &str, mut command: Command) -> anyhow::Result<(Self, String)> {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().with_context(|| format!("{title} does not start"))?;
+        let program = command.get_program().to_owned();
+        let mut child =
+            command.spawn().with_context(|| format!("{title} does not start: {}", program.display()))?;
         let orders = child.stdin.take().context("its input is piped")?;
         let answers = BufReader::new(child.stdout.take().context("its output is piped")?);
         let mut speaker = Self { title: title.to_owned(), child, orders, answers };
