@@ -1,6 +1,7 @@
 //! The command line of `sluice emulate`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::ArgAction;
 use sluice_sim::TimeModel;
@@ -62,9 +63,18 @@ pub struct EmulateArgs {
     /// Multiplies all durations: 0.1 is ten times faster, 0 takes no time. Leases stay as they are.
     #[arg(long, default_value_t = 1.0)]
     time_scale: f64,
-    /// How KV moves: `pull` as vLLM's NixlConnector, or `none`.
-    #[arg(long, value_enum, default_value = "pull")]
-    connector: Connector,
+    /// How KV moves: `pull` as vLLM's NixlConnector, `host` by the router's host on this node, or `none`. Without it,
+    /// `host` with --kv-link and `pull` else.
+    #[arg(long, value_enum)]
+    connector: Option<Connector>,
+    /// Socket of the host that moves KV. The engine attaches to it when it is there, gives it its KV memory, and does
+    /// what requests say in `kv_transfer_params.sluice`. Without a host, or when KV does not come, it computes.
+    #[arg(long, value_name = "PATH")]
+    kv_link: Option<PathBuf>,
+    /// The engine's name for that host: what the router's file calls its worker (`engine`, or else `name`). Without it,
+    /// role and port of the HTTP address, such as decode-8200.
+    #[arg(long)]
+    name: Option<String>,
     /// Whose manners the wire has: vLLM 0.32 or 0.33.
     #[arg(long, value_enum, default_value = "0.32")]
     wire: Wire,
@@ -101,6 +111,8 @@ impl TryFrom<EmulateArgs> for EmulatorConfig {
     type Error = InvalidConfig;
 
     fn try_from(args: EmulateArgs) -> Result<Self, InvalidConfig> {
+        let implied = if args.kv_link.is_some() { Connector::Host } else { Connector::Pull };
+        let connector = args.connector.unwrap_or(implied);
         let config = Self {
             role: args.role,
             listen: args.listen,
@@ -121,7 +133,9 @@ impl TryFrom<EmulateArgs> for EmulatorConfig {
                 transfer_bytes_per_s: args.transfer_bytes_per_s,
                 time_scale: args.time_scale,
             },
-            connector: args.connector,
+            connector,
+            kv_link: args.kv_link,
+            name: args.name,
             wire: args.wire,
             kv_advertise: args.kv_advertise,
             kv_lease_ms: args.kv_lease_ms,
@@ -170,10 +184,20 @@ mod tests {
             ("--prefill-tokens-per-s 0", "prefill_tokens_per_s is 0"),
             ("--wire 0.31", "0.32, 0.33"),
             ("--block-tokens 4096 --kv-bytes-per-token 65536", "is above"),
+            ("--connector host", "give kv_link a path"),
+            ("--connector pull --kv-link kv.sock", "not for `pull`"),
+            ("--kv-link kv.sock --name décode", "visible ASCII"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(expect), "{line}: {error}");
         }
         assert_eq!(parse("--wire 0.33 --role decode").unwrap().wire, Wire::V0_33);
+    }
+
+    #[test]
+    fn a_link_implies_its_connector() {
+        let config = parse("--kv-link run/kv.sock --name decode-0").unwrap();
+        assert_eq!((config.connector, config.name.as_deref()), (Connector::Host, Some("decode-0")));
+        assert_eq!(config.kv_link, Some("run/kv.sock".into()));
     }
 }

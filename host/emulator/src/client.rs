@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sluice_sim::engine::{Finished, SequenceId, Submission};
+use sluice_engine_sdk::leg::{self, Wanted};
+use sluice_sim::engine::{Finish, Held, SequenceId, Submission};
 use sluice_sim::tokens::Token;
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,13 +18,31 @@ pub(crate) enum Source {
     Known(RemoteKv),
     /// One that can't: the sequence waits until its client leaves.
     Unknown,
+    /// The host of this node brings it, and has what is to be kept.
+    Host(Box<Wanted>),
 }
 
 /// What a request gets back.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Delivery {
-    Token { choice: u32, token: Token, cached_tokens: usize, finished: Option<Finished> },
+    Token { choice: u32, token: Token, cached_tokens: usize, finished: Option<End> },
     Failed,
+}
+
+/// The end of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct End {
+    pub reason: Finish,
+    pub kept: Option<Kept>,
+}
+
+/// KV that is kept beyond the answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kept {
+    /// Here, for an engine that reads it.
+    ForReader(Held),
+    /// Where the host knows it.
+    ForHost(leg::Held),
 }
 
 /// One sequence to run.

@@ -1,6 +1,7 @@
 //! What an emulator is started with.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use sluice_sim::engine::EngineConfigError;
 use sluice_sim::model::ModelError;
@@ -38,6 +39,8 @@ pub enum Connector {
     None,
     /// The reader reads (vLLM's `NixlConnector`).
     Pull,
+    /// The router's host moves it, over the KV link: see `--kv-link`.
+    Host,
 }
 
 /// Whose manners the wire has.
@@ -108,6 +111,11 @@ pub struct EmulatorConfig {
     pub time: TimeModel,
     /// How KV moves.
     pub connector: Connector,
+    /// Socket of the host that moves KV, for [`Connector::Host`].
+    pub kv_link: Option<PathBuf>,
+    /// The engine's name for that host, as the router's file calls its worker; by default role and HTTP port, such as
+    /// `decode-8200`.
+    pub name: Option<String>,
     /// Whose manners the wire has.
     pub wire: Wire,
     /// Address of the KV socket that answers name, where it is not the one listened on (vLLM's
@@ -152,6 +160,8 @@ impl Default for EmulatorConfig {
             prefix_caching: engine.prefix_caching,
             time: engine.time,
             connector: Connector::Pull,
+            kv_link: None,
+            name: None,
             wire: Wire::V0_32,
             kv_advertise: None,
             kv_lease_ms: 30_000,
@@ -181,12 +191,38 @@ pub enum InvalidConfig {
         "a KV block of {0} bytes (block_tokens x kv_bytes_per_token) is above {MAX_BLOCK_BYTES}: lower one of the two"
     )]
     BlockTooLarge(usize),
+    /// The host is found by its socket.
+    #[error("connector `host` needs the socket of the host: give kv_link a path")]
+    NoKvLink,
+    /// Two ways to move KV.
+    #[error("kv_link is for connector `host`, not for `{0}`: leave one of the two out")]
+    KvLinkUnused(&'static str),
+    /// What a host takes for a name.
+    #[error(
+        "name is {0:?}: use 1 to {MAX_NAME_BYTES} visible ASCII characters, as the worker's in the router's file"
+    )]
+    Name(String),
 }
+
+/// Bytes of an engine's name: the host's bound.
+const MAX_NAME_BYTES: usize = 64;
 
 impl EmulatorConfig {
     /// The engine's part of the settings, checked as far as it can be without building one.
     pub fn engine(&self) -> Result<EngineConfig, InvalidConfig> {
         let model = Model::new(self.seed, self.kv_bytes_per_token)?;
+        match (self.connector, &self.kv_link) {
+            (Connector::Host, None) => return Err(InvalidConfig::NoKvLink),
+            (Connector::None, Some(_)) => return Err(InvalidConfig::KvLinkUnused("none")),
+            (Connector::Pull, Some(_)) => return Err(InvalidConfig::KvLinkUnused("pull")),
+            _ => {}
+        }
+        let is_name = |name: &String| {
+            (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        if let Some(name) = self.name.as_ref().filter(|name| !is_name(name)) {
+            return Err(InvalidConfig::Name(name.clone()));
+        }
         let block_bytes = self.block_tokens.saturating_mul(self.kv_bytes_per_token);
         if block_bytes > MAX_BLOCK_BYTES {
             return Err(InvalidConfig::BlockTooLarge(block_bytes));

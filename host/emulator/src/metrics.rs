@@ -22,6 +22,17 @@ pub(crate) fn render(report: &Report, config: &EmulatorConfig) -> String {
         page.counter("vllm:nixl_num_notifications_after_expiry_total", counts.late_releases);
     }
 
+    if config.connector == Connector::Host {
+        page.gauge("sluice:kv_link_attached", f64::from(u8::from(report.kv_link.attached)));
+        page.gauge("sluice:kv_link_holds", report.kv_link.holds as f64);
+        page.gauge("sluice:kv_link_receives", report.kv_link.receives as f64);
+        page.gauge("sluice:kv_link_named_blocks", report.kv_link.named_blocks as f64);
+        page.counter("sluice:kv_link_unsent_total", report.kv_link.unsent);
+        page.histogram("sluice:kv_receive_seconds", &report.transfers.read_s);
+        page.histogram("sluice:kv_receive_bytes", &report.transfers.read_bytes);
+        page.counter("sluice:kv_receives_failed_total", report.transfers.failed);
+    }
+
     page.gauge("vllm:num_requests_running", occupancy.running as f64);
     page.gauge("vllm:num_requests_waiting", (occupancy.waiting + occupancy.loading) as f64);
     let waiting = [("capacity", occupancy.waiting as f64), ("deferred", occupancy.loading as f64)];

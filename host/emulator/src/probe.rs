@@ -4,7 +4,7 @@ use sluice_sim::engine::Occupancy;
 use tokio::sync::watch;
 
 use crate::client::{Command, EngineClient};
-use crate::report::Report;
+use crate::report::{KvLink, Report};
 use crate::run::Died;
 
 /// What the engine has to do, told on every change.
@@ -15,6 +15,7 @@ pub type Snapshot = Occupancy;
 pub struct Probe {
     pub(crate) client: EngineClient,
     pub(crate) snapshots: watch::Receiver<Snapshot>,
+    pub(crate) links: watch::Receiver<KvLink>,
 }
 
 impl Probe {
@@ -26,6 +27,16 @@ impl Probe {
     /// Waits until the engine is in a wanted state. Put a deadline around it.
     pub async fn until(&mut self, wanted: impl FnMut(&Snapshot) -> bool) -> Result<Snapshot, Died> {
         self.snapshots.wait_for(wanted).await.map(|snapshot| *snapshot).map_err(|_| Died::gone())
+    }
+
+    /// What is agreed with the host that moves KV; nothing, where KV moves otherwise.
+    pub fn kv_link(&self) -> KvLink {
+        *self.links.borrow()
+    }
+
+    /// Waits until the link is in a wanted state. Put a deadline around it.
+    pub async fn until_kv_link(&mut self, wanted: impl FnMut(&KvLink) -> bool) -> Result<KvLink, Died> {
+        self.links.wait_for(wanted).await.map(|link| *link).map_err(|_| Died::gone())
     }
 
     /// All counters.

@@ -4,7 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sluice_sim::Engine;
+use sluice_engine_sdk::{SlabError, wire};
+use sluice_sim::{Engine, EngineConfig};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -12,12 +13,14 @@ use tokio::task::JoinSet;
 
 use crate::client::EngineClient;
 use crate::clock::Clock;
-use crate::config::{EmulatorConfig, InvalidConfig};
-use crate::driver::{Driver, Ended};
+use crate::config::{EmulatorConfig, InvalidConfig, Role};
+use crate::driver::{Driver, Ended, Watched};
+use crate::hosted::{Attaching, Hosted, Shareable};
 use crate::http::{self, App};
 use crate::kv::{self, Identity};
 use crate::listener::accept;
 use crate::probe::Probe;
+use crate::report::KvLink;
 
 /// HTTP connections at a time: far above what a router opens to one engine.
 const MAX_HTTP_CONNECTIONS: usize = 4_096;
@@ -30,6 +33,12 @@ pub enum StartError {
     /// See [`InvalidConfig`].
     #[error(transparent)]
     Config(#[from] InvalidConfig),
+    /// There is no memory for KV that the host moves.
+    #[error("the KV slab: {0}; lower blocks")]
+    Slab(#[from] SlabError),
+    /// The thread of the KV link.
+    #[error("cannot start the thread of the KV link: {0}")]
+    Thread(std::io::Error),
     /// An address cannot be listened on.
     #[error("cannot listen on {address} ({setting}): {source}; choose another port, or 0 for any")]
     Listen {
@@ -135,29 +144,26 @@ async fn supervise(mut tasks: JoinSet<Ended>) -> Died {
 
 /// Starts an emulator; it is ready when this returns.
 pub async fn start(config: EmulatorConfig) -> Result<Emulator, StartError> {
-    let engine = Engine::new(config.engine()?).map_err(InvalidConfig::from)?;
+    let engine_config = config.engine()?;
     let (http_listener, http_addr) = bind("listen", config.listen).await?;
     let (kv_listener, kv_addr) = bind("kv_listen", config.kv_listen).await?;
     let clock = Clock::start();
     let engine_id = engine_id();
-    let banner = format!(
-        "sluice emulator ({}, no real engine, wire of vLLM {}): model {} on http://{http_addr}, KV on {kv_addr}, \
-         engine {engine_id}",
-        config.role.name(),
-        config.wire.version(),
-        config.model
-    );
+    let (engine, hosted) = engine(&config, engine_config, http_addr)?;
+    let banner = banner(&config, http_addr, kv_addr, &engine_id);
     let (sender, commands) = mpsc::unbounded_channel();
     let client = EngineClient::new(sender);
     let (changes, snapshots) = watch::channel(engine.occupancy());
-    let probe = Probe { client: client.clone(), snapshots };
+    let (link_changes, links) = watch::channel(KvLink::default());
+    let watched = Watched { snapshots: changes, links: link_changes };
+    let probe = Probe { client: client.clone(), snapshots, links };
     let block_bytes = (config.block_tokens * config.kv_bytes_per_token) as u32;
     let identity = Identity { engine_id: engine_id.clone(), block_bytes };
     let app =
         Arc::new(App::new(config.clone(), client.clone(), clock, engine_id.clone(), kv_addr, http_addr));
 
     let mut tasks = JoinSet::new();
-    tasks.spawn(Driver::new(engine, config, clock, commands, changes).run());
+    tasks.spawn(Driver::new(engine, config, clock, commands, watched, hosted).run());
     tasks.spawn(async move {
         accept(http_listener, MAX_HTTP_CONNECTIONS, move |stream, _| http::serve(stream, app.clone())).await;
         Ok(())
@@ -177,6 +183,47 @@ pub async fn start(config: EmulatorConfig) -> Result<Emulator, StartError> {
     let mut supervisor = JoinSet::new();
     supervisor.spawn(supervise(tasks));
     Ok(Emulator { http_addr, kv_addr, engine_id, banner, probe, supervisor })
+}
+
+/// The engine, and its way to the host, where that moves KV.
+fn engine(
+    config: &EmulatorConfig,
+    engine_config: EngineConfig,
+    http_addr: SocketAddr,
+) -> Result<(Engine, Option<Hosted>), StartError> {
+    let Some(socket) = config.kv_link.clone() else {
+        return Ok((Engine::new(engine_config).map_err(InvalidConfig::from)?, None));
+    };
+    let shared = Shareable::create(&engine_config)?;
+    let engine = Engine::in_memory(engine_config, shared.memory()).map_err(InvalidConfig::from)?;
+    let role = match config.role {
+        Role::Prefill => wire::Role::Prefill,
+        Role::Decode => wire::Role::Decode,
+        Role::Unified => wire::Role::Unified,
+    };
+    let (name, model) = (engine_name(config, http_addr), config.model.clone());
+    let attaching = Attaching { socket, name, role, model, shared };
+    let hosted = Hosted::start(attaching, &engine).map_err(StartError::Thread)?;
+    Ok((engine, Some(hosted)))
+}
+
+/// What the host knows it by.
+fn engine_name(config: &EmulatorConfig, http_addr: SocketAddr) -> String {
+    config.name.clone().unwrap_or_else(|| format!("{}-{}", config.role.name(), http_addr.port()))
+}
+
+fn banner(config: &EmulatorConfig, http_addr: SocketAddr, kv_addr: SocketAddr, engine_id: &str) -> String {
+    let kv = match &config.kv_link {
+        None => format!("KV on {kv_addr}"),
+        Some(path) => {
+            format!("KV by the host at {} as {}", path.display(), engine_name(config, http_addr))
+        }
+    };
+    let (role, version, model) = (config.role.name(), config.wire.version(), &config.model);
+    format!(
+        "sluice emulator ({role}, no real engine, wire of vLLM {version}): model {model} on http://{http_addr}, {kv}, \
+         engine {engine_id}"
+    )
 }
 
 /// Runs an emulator until `shutdown` resolves or the engine dies. `ready` gets the banner once it listens.

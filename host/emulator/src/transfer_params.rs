@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use sluice_engine_sdk::leg::{Held, Params, Wanted};
 use sluice_sim::tokens::Token;
 
 /// Where another engine keeps the KV of a prompt.
@@ -30,6 +31,8 @@ pub(crate) enum Intent {
     Prefill { reuse: Option<RemoteKv> },
     /// Read the prompt's KV and go on from there.
     Decode(RemoteKv),
+    /// What the host of this node is told.
+    Hosted(Box<Wanted>),
     /// What makes a real engine exit.
     Dies(&'static str),
     /// What a real engine never answers.
@@ -119,9 +122,17 @@ fn remote(params: &Map<String, Value>) -> Result<RemoteKv, Incomplete> {
     })
 }
 
-/// What an answer carries; the order of members is vLLM's.
+/// What an answer carries.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Offer {
+#[serde(untagged)]
+pub(crate) enum Offer {
+    Pull(PullOffer),
+    Host(Params<Held>),
+}
+
+/// Where KV is to be read; the order of members is vLLM's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct PullOffer {
     pub do_remote_prefill: bool,
     pub do_remote_decode: bool,
     pub remote_block_ids: [Vec<u32>; 1],

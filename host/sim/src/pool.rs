@@ -28,6 +28,7 @@ pub struct BlockCounts {
 #[derive(Debug)]
 pub struct BlockPool {
     references: Vec<u32>,
+    generations: Vec<u64>,
     name: Vec<Option<BlockHash>>,
     cached: HashMap<BlockHash, BlockId>,
     free: FreeList,
@@ -45,7 +46,13 @@ impl BlockPool {
         for block in 1..blocks {
             free.push_back(block as BlockId);
         }
-        Self { references: vec![0; blocks], name: vec![None; blocks], cached: HashMap::new(), free }
+        Self {
+            references: vec![0; blocks],
+            generations: vec![0; blocks],
+            name: vec![None; blocks],
+            cached: HashMap::new(),
+            free,
+        }
     }
 
     /// Blocks by state.
@@ -82,7 +89,25 @@ impl BlockPool {
             self.cached.remove(&name);
         }
         self.references[block as usize] = 1;
+        self.generations[block as usize] += 1;
         Some(block)
+    }
+
+    /// Which use of a block this is: one more each time its content is about to change hands. A cached block that is
+    /// wanted again is still in the same use.
+    pub fn generation(&self, block: BlockId) -> Option<u64> {
+        self.generations.get(block as usize).copied()
+    }
+
+    /// Takes one more reference of each block, all of which somebody has already.
+    pub fn retain(&mut self, blocks: &[BlockId]) {
+        for block in blocks {
+            debug_assert!(
+                self.references[*block as usize] > 0,
+                "block {block} is free, and its bytes anybody's"
+            );
+            self.references[*block as usize] += 1;
+        }
     }
 
     /// Gives back one reference of each block. The last of the list is the first to be evicted: the tail of a prompt

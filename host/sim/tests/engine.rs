@@ -94,9 +94,8 @@ fn one_flipped_byte_anywhere_in_the_kv_changes_the_answer() {
     let block_bytes = 4 * 64;
     for (block, offset) in [(0, 0), (0, 77), (1, 255), (2, 63)] {
         let (mut prefill, handle) = prefilled(&prompt);
-        prefill.block_mut(handle[block]).unwrap()[offset] ^= 1;
-        let bytes: Vec<u8> =
-            handle.iter().flat_map(|block| prefill.block(*block).unwrap().to_vec()).collect();
+        assert!(prefill.flip_bit(handle[block], offset));
+        let bytes: Vec<u8> = handle.iter().flat_map(|block| prefill.read_block(*block).unwrap()).collect();
         assert_eq!(bytes.len(), 3 * block_bytes);
         assert_ne!(
             decoded(&prompt, Loaded::Bytes(&bytes)),
@@ -110,7 +109,7 @@ fn one_flipped_byte_anywhere_in_the_kv_changes_the_answer() {
 fn moved_kv_gives_the_right_answer_and_kv_that_never_came_a_wrong_one() {
     let prompt = words(6, 9);
     let (prefill, handle) = prefilled(&prompt);
-    let bytes: Vec<u8> = handle.iter().flat_map(|block| prefill.block(*block).unwrap().to_vec()).collect();
+    let bytes: Vec<u8> = handle.iter().flat_map(|block| prefill.read_block(*block).unwrap()).collect();
     assert_eq!(decoded(&prompt, Loaded::Bytes(&bytes)), right(&prompt, 8));
     assert_eq!(decoded(&prompt, Loaded::Nothing), right(&prompt, 8));
     assert_ne!(decoded(&prompt, Loaded::AsTheyAre), right(&prompt, 8));

@@ -14,6 +14,7 @@ enum Operation {
     Take(usize),
     TakeNamed(u64),
     Publish { owner: usize, name: u64 },
+    Retain(usize),
     Release(usize),
 }
 
@@ -22,6 +23,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         (0_usize..5).prop_map(Operation::Take),
         (0_u64..6).prop_map(Operation::TakeNamed),
         (any::<usize>(), 0_u64..6).prop_map(|(owner, name)| Operation::Publish { owner, name }),
+        any::<usize>().prop_map(Operation::Retain),
         any::<usize>().prop_map(Operation::Release),
     ]
 }
@@ -39,7 +41,12 @@ proptest! {
             match operation {
                 Operation::Take(count) => {
                     let free = pool.counts().free;
+                    let generations: Vec<_> = (0..BLOCKS as u32).map(|block| pool.generation(block)).collect();
                     let taken = pool.take(&[], count);
+                    for (block, before) in (0..).zip(generations) {
+                        let is_taken = taken.iter().flatten().any(|taken| *taken == block);
+                        prop_assert_eq!(pool.generation(block), before.map(|uses| uses + u64::from(is_taken)));
+                    }
                     prop_assert_eq!(taken.is_some(), count <= free);
                     if let Some(blocks) = taken {
                         let referenced: HashSet<_> = owners.iter().flatten().collect();
@@ -53,7 +60,10 @@ proptest! {
                     for block in &prefix {
                         prop_assert_eq!(content[block], Some(name));
                     }
+                    let use_of = |pool: &BlockPool| prefix.first().map(|block| pool.generation(*block));
+                    let before = use_of(&pool);
                     let taken = pool.take(&prefix, 0);
+                    prop_assert_eq!(use_of(&pool), before);
                     prop_assert_eq!(taken.as_ref(), Some(&prefix));
                     owners.extend(taken);
                 }
@@ -65,6 +75,11 @@ proptest! {
                         }
                         pool.publish(*block, name);
                     }
+                }
+                Operation::Retain(owner) if !owners.is_empty() => {
+                    let blocks = owners[owner % owners.len()].clone();
+                    pool.retain(&blocks);
+                    owners.push(blocks);
                 }
                 Operation::Release(owner) if !owners.is_empty() => {
                     let owner = owner % owners.len();

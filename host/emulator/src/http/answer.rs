@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
-use sluice_sim::engine::{Finish, Finished, HoldRequest, Remote};
+use sluice_engine_sdk::leg::Params;
+use sluice_sim::engine::{Finish, HoldRequest, Remote};
 use sluice_sim::tokens::{Token, text};
 
 use super::answer_shapes::{ChatAnswer, ChatChoice, ChatMessage, CompletionAnswer, CompletionChoice, Usage};
@@ -13,8 +14,9 @@ use super::refusal::Refusal;
 use super::request::{Job, intent};
 use super::request_body::RequestBody;
 use super::{Answer, App, Endpoint, REQUEST_ID, json, read_body, softened, stream};
-use crate::client::{Command, Delivery, Running, Source};
-use crate::transfer_params::{Intent, Offer};
+use crate::client::{Command, Delivery, End, Kept, Running, Source};
+use crate::hosted;
+use crate::transfer_params::{Intent, Offer, PullOffer};
 
 /// What all forms of an answer share.
 pub(super) struct Frame {
@@ -84,6 +86,7 @@ fn frame(app: &Arc<App>, job: &mut Job, intent: &Intent, header_id: Option<Strin
 fn source(app: &App, intent: &Intent) -> Result<Option<Source>, Refusal> {
     match intent {
         Intent::Plain | Intent::Prefill { reuse: None } => Ok(None),
+        Intent::Hosted(wanted) => Ok(Some(Source::Host(wanted.clone()))),
         Intent::Prefill { reuse: Some(remote) } | Intent::Decode(remote) => {
             Ok(Some(Source::Known(remote.clone())))
         }
@@ -110,6 +113,7 @@ fn connect(app: &App, job: &mut Job, intent: &Intent, hold: &str, fetches: bool)
     };
     match intent {
         Intent::Plain | Intent::Dies(_) | Intent::Malformed(_) => {}
+        Intent::Hosted(wanted) => hosted::leg::shape(submission, wanted),
         Intent::Prefill { reuse } => {
             submission.hold = keep(config.kv_lease_ms, false);
             submission.remote = reuse.as_ref().map(|remote| Remote {
@@ -128,13 +132,16 @@ fn connect(app: &App, job: &mut Job, intent: &Intent, hold: &str, fetches: bool)
 
 impl Frame {
     /// What the answer tells another engine about the blocks kept for it.
-    pub fn offer(&self, finished: &Finished, cached_tokens: usize) -> Option<Offer> {
-        let held = finished.held.as_ref()?;
+    pub fn offer(&self, end: &End, cached_tokens: usize) -> Option<Offer> {
+        let held = match end.kept.as_ref()? {
+            Kept::ForReader(held) => held,
+            Kept::ForHost(held) => return Some(Offer::Host(Params { sluice: held.clone() })),
+        };
         let app = &self.app;
         let kv_addr = app.config.kv_advertise.unwrap_or(app.kv_addr);
         // vLLM tells the cached tokens only with the single token of a proper prefill leg.
         let single = held.tokens == self.prompt.len();
-        Some(Offer {
+        Some(Offer::Pull(PullOffer {
             do_remote_prefill: self.prefills,
             do_remote_decode: !self.prefills,
             remote_block_ids: [held.blocks.clone()],
@@ -149,7 +156,7 @@ impl Frame {
             remote_blocks_expiry_time: (!self.prefills).then(|| app.clock.machine_s(held.expires_at)),
             transfer_mode: "pull",
             remote_prefill_cached_tokens: (self.prefills && single).then_some(cached_tokens),
-        })
+        }))
     }
 
     /// A decode leg tells what the prefill engine found cached, for its own KV all came from elsewhere.

@@ -10,6 +10,7 @@ use super::Endpoint;
 use super::refusal::Refusal;
 use super::request_body::{Prompt, RequestBody, WireMessage};
 use crate::config::{Connector, EmulatorConfig, Wire};
+use crate::hosted;
 use crate::transfer_params::{Intent, prompt_token_ids};
 
 /// Answers to one request: a bound on what one body can ask for.
@@ -35,6 +36,9 @@ pub(super) fn intent(body: &RequestBody, config: &EmulatorConfig) -> Result<Inte
     let params = body.transfer_params()?;
     Ok(match (params, config.connector) {
         (Some(params), Connector::Pull) => Intent::read(params, config.bidirectional),
+        (Some(params), Connector::Host) => hosted::leg::read(params, config.block_tokens)
+            .map_err(|what| Refusal::bad_parameter("kv_transfer_params", what))?
+            .map_or(Intent::Plain, |wanted| Intent::Hosted(Box::new(wanted))),
         _ => Intent::Plain,
     })
 }

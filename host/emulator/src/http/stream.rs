@@ -10,14 +10,13 @@ use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http_body_util::BodyExt;
 use serde::Serialize;
-use sluice_sim::engine::Finished;
 use sluice_sim::tokens::{Token, text};
 
 use super::answer::Frame;
 use super::answer_shapes::{ChatChunkChoice, Chunk, CompletionChunkChoice, Delta};
 use super::refusal::Refusal;
 use super::{Body, Endpoint};
-use crate::client::{Delivery, Running};
+use crate::client::{Delivery, End, Running};
 use crate::config::Wire;
 use crate::transfer_params::Offer;
 
@@ -100,7 +99,7 @@ struct Writer {
 struct Piece {
     choice: u32,
     tokens: Vec<Token>,
-    finished: Option<Finished>,
+    finished: Option<End>,
 }
 
 impl Writer {

@@ -27,7 +27,7 @@ impl Engine {
             let blocks =
                 if sequence.external == 0 { Vec::new() } else { sequence.blocks[first..end].to_vec() };
             let queue = if blocks.is_empty() { &mut self.running } else { &mut self.loading };
-            loads.push(Load { sequence: sequence.id, blocks });
+            loads.push(Load { sequence: sequence.id, first_token: sequence.computed, blocks });
             queue.push(sequence);
         }
         loads
@@ -63,8 +63,8 @@ impl Engine {
         self.counts.external_hits += sequence.external as u64;
     }
 
-    /// Takes what came of a [`Load`]; the sequence joins the batch. False when it is gone, or the bytes do not fill
-    /// its blocks (then it still waits).
+    /// Takes what came of a [`Load`]; the sequence joins the batch. False when it is gone, or what came is not what
+    /// its blocks wait for (then it still waits).
     pub fn loaded(&mut self, id: SequenceId, content: Loaded<'_>) -> bool {
         let Some(at) = self.loading.iter().position(|sequence| sequence.id == id) else { return false };
         let block_tokens = self.config.block_tokens;
@@ -78,14 +78,27 @@ impl Engine {
                     return false;
                 }
                 for (block, bytes) in blocks.iter().zip(bytes.chunks_exact(block_bytes)) {
-                    if let Some(place) = self.slab.block_mut(*block) {
-                        place.copy_from_slice(bytes);
-                    }
+                    self.slab.write_block(*block, bytes);
                 }
                 sequence.computed = end;
             }
             Loaded::AsTheyAre => sequence.computed = end,
             Loaded::Nothing => sequence.external = 0,
+            Loaded::Tokens(tokens) => {
+                if !(sequence.computed..=end).contains(&tokens) {
+                    return false;
+                }
+                sequence.external = tokens - sequence.computed;
+                sequence.computed = tokens;
+            }
+            Loaded::ComputeElsewhere => {
+                let mut sequence = self.loading.remove(at);
+                self.pool.release(&sequence.blocks);
+                sequence.start_anew();
+                sequence.external = 0;
+                self.waiting.push_front(sequence);
+                return true;
+            }
         }
         let mut sequence = self.loading.remove(at);
         self.publish(&mut sequence);

@@ -6,6 +6,7 @@
 
 mod admission;
 mod counts;
+mod outside;
 mod sequence;
 mod step;
 
@@ -13,13 +14,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 pub use counts::{Counts, Finish};
+pub use outside::Progress;
 pub use sequence::{HoldRequest, Remote, SequenceId, Submission};
-pub use step::{Emitted, Finished, Held};
+pub use step::{Emitted, Finished, Held, Kept};
 
 use crate::holds::Holds;
 use crate::model::Model;
 use crate::pool::{BlockCounts, BlockId, BlockPool};
-use crate::slab::Slab;
+use crate::slab::{KvMemory, Slab};
 use crate::time::{TimeModel, TimeModelError};
 use crate::tokens::Token;
 use sequence::Sequence;
@@ -82,6 +84,18 @@ pub enum EngineConfigError {
         /// Tokens that fit.
         held: usize,
     },
+    /// The blocks must fit the memory that is given.
+    #[error(
+        "{blocks} blocks of {block_tokens} tokens do not fit {memory_bytes} bytes of memory: lower blocks"
+    )]
+    MemoryTooSmall {
+        /// Asked for.
+        blocks: usize,
+        /// Asked for.
+        block_tokens: usize,
+        /// Given.
+        memory_bytes: usize,
+    },
     /// See [`TimeModelError`].
     #[error(transparent)]
     Time(#[from] TimeModelError),
@@ -132,6 +146,8 @@ pub struct Occupancy {
 pub struct Load {
     /// Who wants it.
     pub sequence: SequenceId,
+    /// The first token that is wanted; the first of the blocks begins with it.
+    pub first_token: usize,
     /// Where it goes, in order. They match the remote blocks from the end. Empty when nothing is worth fetching:
     /// then the sequence runs already, and the remote blocks are only to be let go.
     pub blocks: Vec<BlockId>,
@@ -146,6 +162,10 @@ pub enum Loaded<'a> {
     AsTheyAre,
     /// Nothing came; compute the tokens here.
     Nothing,
+    /// The bytes of so many leading tokens, cached ones included, were put in place by somebody else.
+    Tokens(usize),
+    /// Nothing came, and something may still: compute in other blocks. The sequence is the next to be admitted.
+    ComputeElsewhere,
 }
 
 /// See the module's documentation.
@@ -160,15 +180,33 @@ pub struct Engine {
     running: Vec<Sequence>,
     /// Tokens computed by the step under way, handed out when it ends.
     pending: Vec<(SequenceId, Token)>,
+    /// One block's bytes, for reading.
+    scratch: Vec<u8>,
     counts: Counts,
 }
 
 impl Engine {
-    /// An idle engine.
+    /// An idle engine, in memory of its own.
     pub fn new(config: EngineConfig) -> Result<Self, EngineConfigError> {
         config.check()?;
-        Ok(Self {
-            slab: Slab::new(config.blocks, config.block_tokens, config.model.kv_bytes_per_token()),
+        let entry_bytes = config.model.kv_bytes_per_token();
+        Ok(Self::with_slab(config, Slab::new(config.blocks, config.block_tokens, entry_bytes)))
+    }
+
+    /// An idle engine in memory that others reach too.
+    pub fn in_memory(config: EngineConfig, memory: Box<dyn KvMemory>) -> Result<Self, EngineConfigError> {
+        config.check()?;
+        let EngineConfig { blocks, block_tokens, .. } = config;
+        let memory_bytes = memory.len_bytes();
+        let slab = Slab::within(memory, blocks, block_tokens, config.model.kv_bytes_per_token());
+        let slab = slab.ok_or(EngineConfigError::MemoryTooSmall { blocks, block_tokens, memory_bytes })?;
+        Ok(Self::with_slab(config, slab))
+    }
+
+    fn with_slab(config: EngineConfig, slab: Slab) -> Self {
+        Self {
+            scratch: vec![0; slab.block_bytes()],
+            slab,
             pool: BlockPool::new(config.blocks),
             holds: Holds::default(),
             waiting: VecDeque::new(),
@@ -177,7 +215,7 @@ impl Engine {
             pending: Vec::new(),
             counts: Counts::default(),
             config,
-        })
+        }
     }
 
     /// What it was built with.
@@ -226,16 +264,6 @@ impl Engine {
         self.pool.release(&sequence.blocks);
         self.counts.finished(why);
         true
-    }
-
-    /// The bytes of a block, whoever has it: a remote reader reads memory, not permissions.
-    pub fn block(&self, block: BlockId) -> Option<&[u8]> {
-        self.slab.block(block)
-    }
-
-    /// As [`Self::block`], to break things in tests.
-    pub fn block_mut(&mut self, block: BlockId) -> Option<&mut [u8]> {
-        self.slab.block_mut(block)
     }
 
     /// Ends a hold because its reader is done. False when it is unknown or has expired.

@@ -52,6 +52,8 @@ pub struct Submission {
     pub remote: Option<Remote>,
     /// Blocks to keep afterwards.
     pub hold: Option<HoldRequest>,
+    /// Hand the blocks of a whole answer to the caller: see [`super::Kept`].
+    pub keep: bool,
 }
 
 #[derive(Debug)]
@@ -106,6 +108,12 @@ impl Sequence {
     /// Tokens whose entries are still to be computed.
     pub fn missing(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    /// It has lost its blocks.
+    pub fn start_anew(&mut self) {
+        self.blocks.clear();
+        self.computed = 0;
     }
 
     /// Names its full blocks among the first `tokens` tokens.

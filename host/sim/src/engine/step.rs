@@ -30,6 +30,17 @@ pub struct Finished {
     pub reason: Finish,
     /// The blocks kept, if that was asked for.
     pub held: Option<Held>,
+    /// The blocks handed over, if that was asked for.
+    pub kept: Option<Kept>,
+}
+
+/// Blocks that are the caller's from now on, who gives them back by [`Engine::release`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// In order.
+    pub blocks: Vec<BlockId>,
+    /// The tokens whose entries they hold: of prompt and answer, less the last one.
+    pub tokens: Vec<Token>,
 }
 
 /// Blocks kept for a reader.
@@ -68,7 +79,7 @@ impl Engine {
             }
             budget -= chunk.max(1);
             if self.running[at].missing() == 0 {
-                let token = self.next_token(&self.running[at]);
+                let token = self.next_token(at);
                 self.pending.push((id, token));
             }
         }
@@ -105,8 +116,7 @@ impl Engine {
         let Some(mut sequence) = self.running.pop() else { return };
         self.pending.retain(|(id, _)| *id != sequence.id);
         self.pool.release(&sequence.blocks);
-        sequence.blocks.clear();
-        sequence.computed = 0;
+        sequence.start_anew();
         self.counts.preemptions += 1;
         self.waiting.push_front(sequence);
     }
@@ -115,14 +125,18 @@ impl Engine {
         let block_tokens = self.config.block_tokens;
         let model = self.config.model;
         let sequence = &self.running[at];
+        let place = |position: usize| (sequence.blocks[position / block_tokens], position % block_tokens);
+        let mut entry = vec![0; model.kv_bytes_per_token()];
+        let mut before = sequence.computed.checked_sub(1).map_or(0, |previous| {
+            let (block, slot) = place(previous);
+            self.slab.read_entry(block, slot, &mut entry);
+            Digest::of(&entry)
+        });
         for position in sequence.computed..sequence.computed + chunk {
-            let place = |position: usize| (sequence.blocks[position / block_tokens], position % block_tokens);
-            let before = position.checked_sub(1).map_or(0, |previous| {
-                let (block, slot) = place(previous);
-                Digest::of(self.slab.entry(block, slot))
-            });
+            model.write_entry(sequence.tokens[position], position, before, &mut entry);
             let (block, slot) = place(position);
-            model.write_entry(sequence.tokens[position], position, before, self.slab.entry_mut(block, slot));
+            self.slab.write_entry(block, slot, &entry);
+            before = Digest::of(&entry);
         }
         let mut sequence = self.running.swap_remove(at);
         sequence.computed += chunk;
@@ -133,13 +147,16 @@ impl Engine {
     }
 
     /// Reads every byte of the sequence's KV, and nothing else.
-    fn next_token(&self, sequence: &Sequence) -> Token {
+    fn next_token(&mut self, at: usize) -> Token {
+        let sequence = &self.running[at];
         let entry_bytes = self.config.model.kv_bytes_per_token();
         let mut left = sequence.tokens.len() * entry_bytes;
         let mut entries = Digest::default();
-        for block in sequence.blocks.iter().filter_map(|block| self.slab.block(*block)) {
-            let inside = left.min(block.len());
-            entries.absorb(&block[..inside]);
+        for block in &sequence.blocks {
+            let inside = left.min(self.scratch.len());
+            if self.slab.read_block(*block, &mut self.scratch[..inside]) {
+                entries.absorb(&self.scratch[..inside]);
+            }
             left -= inside;
         }
         let spec = &sequence.spec;
@@ -179,10 +196,15 @@ impl Engine {
         self.counts.finished(reason);
         self.counts.request_s.observe(now.saturating_sub(sequence.arrived).as_secs_f64());
         self.counts.request_generation_tokens.observe(sequence.output_tokens() as f64);
+        if sequence.spec.keep {
+            let mut tokens = sequence.tokens;
+            tokens.truncate(sequence.computed);
+            return Finished { reason, held: None, kept: Some(Kept { blocks: sequence.blocks, tokens }) };
+        }
         let wanted = sequence.spec.hold.filter(|hold| hold.when_stopped || reason == Finish::Length);
         let Some(hold) = wanted else {
             self.pool.release(&sequence.blocks);
-            return Finished { reason, held: None };
+            return Finished { reason, held: None, kept: None };
         };
         let expires_at = now.saturating_add(hold.lease);
         if let Some(replaced) = self.holds.insert(hold.name, sequence.blocks.clone(), expires_at) {
@@ -191,6 +213,7 @@ impl Engine {
         Finished {
             reason,
             held: Some(Held { blocks: sequence.blocks, tokens: sequence.computed, expires_at }),
+            kept: None,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::layout::{LayoutError, Mismatch};
 use crate::protocol::Extent;
 use crate::protocol::limits::MAX_LINKS;
 use crate::protocol::{
-    Attempt, BlockRef, Direction, Lease, Peer, Rank, Rect, Refused, RenewRefused, TransferId, Verb,
+    Attempt, BlockRef, Direction, Lease, Peer, Rank, Rect, Refused, RenewRefused, Tokens, TransferId, Verb,
 };
 
 /// Blocks of an engine that are to be kept for a consumer.
@@ -50,7 +50,9 @@ pub struct Receive {
     pub direction: Direction,
     /// The transfer's tokens, as its holder names them.
     pub extent: Extent,
-    /// The blocks, in the sequence's order.
+    /// Which of them are to come. Whole positions do, so also tokens beside these that share one with them.
+    pub wanted: Tokens,
+    /// The blocks of what comes, in the sequence's order.
     pub blocks: Arc<[BlockRef]>,
     /// The sequence's token that the first of them begins with.
     pub first_token: u32,
@@ -121,11 +123,13 @@ pub enum CommandError {
     /// An engine cannot receive from itself.
     #[error("source and sink are the same engine")]
     SameEngine,
-    /// The extent is empty or too large.
-    #[error("no valid extent {0:?}: see the bounds of a grid in `protocol::limits`")]
+    /// The extent is empty or too large, or nothing of it is wanted.
+    #[error(
+        "no valid extent {0:?} (see the bounds of a grid in `protocol::limits`), or none of its tokens is wanted"
+    )]
     Extent(Extent),
     /// Blocks that the engine does not have, or too few.
-    #[error("the blocks do not hold all tokens of the extent, or are not all in the slab")]
+    #[error("the blocks do not hold all tokens that are kept or wanted, or are not all in the slab")]
     Blocks,
     /// Layouts that cannot exchange KV.
     #[error(transparent)]
@@ -213,7 +217,7 @@ pub(super) enum Command {
     Detach(Peer, Detached),
     Hold(Peer, Hold, Asker<()>),
     Receive(Peer, Receive, Asker<()>),
-    Renew(Peer, TransferId, Reply<Outcome<u64>>),
+    Renew(Peer, TransferId, Option<u64>, Reply<Outcome<u64>>),
     Told(Peer, Told),
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::command::{AttachError, CommandError};
@@ -112,12 +113,17 @@ impl Attaching {
 }
 
 impl Engine {
-    /// Whether blocks of this engine are in its slab and hold the extent.
-    pub fn check(&self, extent: Extent, blocks: &[BlockRef], first_token: u32) -> Result<(), CommandError> {
+    /// Whether blocks of this engine are in its slab and hold these tokens.
+    pub fn check(
+        &self,
+        tokens: Range<u32>,
+        blocks: &[BlockRef],
+        first_token: u32,
+    ) -> Result<(), CommandError> {
         let layout = self.geometry.layout();
         let all_there = blocks.iter().all(|block| block.index < layout.blocks);
-        let all = Tokens { first: extent.first_token, end: extent.end_token };
-        if !all_there || !Extent::are_held_by(all, first_token, blocks.len(), layout.block_tokens) {
+        let tokens = Tokens { first: tokens.start, end: tokens.end };
+        if !all_there || !Extent::are_held_by(tokens, first_token, blocks.len(), layout.block_tokens) {
             return Err(CommandError::Blocks);
         }
         Ok(())

@@ -113,10 +113,16 @@ impl Handle {
         Ok(answer)
     }
 
-    /// A heartbeat for a hold of `peer`: how long, in milliseconds, a reader may count on it now.
-    pub fn renew(&self, peer: Peer, id: TransferId) -> Result<Answer<Outcome<u64>>, NotTaken> {
+    /// A heartbeat for a hold of `peer`, this time for `for_ms` if that is named: how long, in milliseconds, a reader may
+    /// count on it now.
+    pub fn renew(
+        &self,
+        peer: Peer,
+        id: TransferId,
+        for_ms: Option<u64>,
+    ) -> Result<Answer<Outcome<u64>>, NotTaken> {
         let (reply, answer) = answer();
-        self.put(Command::Renew(peer, id, reply))?;
+        self.put(Command::Renew(peer, id, for_ms, reply))?;
         Ok(answer)
     }
 

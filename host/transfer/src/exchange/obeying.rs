@@ -14,7 +14,9 @@ use super::stepping::Exchange;
 use super::work::Place;
 use crate::protocol::Extent;
 use crate::protocol::limits::MAX_LINKS;
-use crate::protocol::{Event, Feed, Grid, Link, Message, NewHold, NewSink, Peer, Rank, Transfers};
+use crate::protocol::{
+    Event, Feed, Grid, Link, Message, NewHold, NewSink, Peer, Rank, Rect, Tokens, Transfers,
+};
 
 impl Exchange {
     pub(super) fn command(&mut self, command: Command, now_ms: u64) {
@@ -27,9 +29,9 @@ impl Exchange {
                 self.answer(peer, subject, asker, outcome);
             }
             Command::Receive(peer, receive, asker) => self.asked_to_receive(peer, receive, asker, now_ms),
-            Command::Renew(peer, id, reply) => {
+            Command::Renew(peer, id, for_ms, reply) => {
                 let renewed = attached(&mut self.engines, peer)
-                    .and_then(|engine| Ok(engine.transfers.renew(id, now_ms)?));
+                    .and_then(|engine| Ok(engine.transfers.renew(id, for_ms, now_ms)?));
                 reply.give(renewed);
             }
             Command::Told(peer, told) => {
@@ -114,7 +116,7 @@ impl Exchange {
         let engine = attached(&mut self.engines, peer)?;
         let Hold { id, extent, blocks, first_token, fill_ms, ttl_ms, renewable, margin_ms } = hold;
         let grid = engine.grid(extent)?;
-        engine.check(extent, &blocks, first_token)?;
+        engine.check(extent.tokens(grid.whole()), &blocks, first_token)?;
         let place = Arc::new(Place::new(&blocks, first_token));
         let ranks = engine.ranks();
         let new = NewHold { id, grid, blocks, ranks, fill_ms, ttl_ms, renewable, margin_ms };
@@ -128,14 +130,15 @@ impl Exchange {
     }
 
     fn receive(&mut self, peer: Peer, receive: Receive, now_ms: u64) -> Outcome<()> {
-        let Receive { attempt, from, verb, direction, extent, blocks, first_token, .. } = receive;
+        let Receive { attempt, from, verb, direction, extent, wanted, blocks, first_token, .. } = receive;
         if from.engine == peer.engine {
             return Err(CommandError::SameEngine);
         }
         let of = |peer| is_attached(&self.engines, peer);
         let (sink, source) = (of(peer)?, of(from)?);
         let grid = sink.grid(extent)?;
-        sink.check(extent, &blocks, first_token)?;
+        let wanted = sink.cells(extent, wanted)?;
+        sink.check(extent.tokens(wanted), &blocks, first_token)?;
         let endpoint = self.endpoints.open(&*self.fabric, (from, source), (peer, sink))?;
         let feed = Feed { peer: from, key: endpoint.key, links: links(endpoint, from)? };
         let place = Arc::new(Place::new(&blocks, first_token));
@@ -144,6 +147,7 @@ impl Exchange {
             verb,
             direction,
             grid,
+            wanted,
             blocks,
             staging: None,
             feeds: vec![feed],
@@ -164,6 +168,10 @@ impl Exchange {
 impl Engine {
     fn grid(&self, extent: Extent) -> Outcome<Grid> {
         extent.grid(self.geometry.layout().layers).ok_or(CommandError::Extent(extent))
+    }
+
+    fn cells(&self, extent: Extent, wanted: Tokens) -> Outcome<Rect> {
+        extent.cells(wanted, self.geometry.layout().layers).ok_or(CommandError::Extent(extent))
     }
 
     fn ranks(&self) -> Vec<Rank> {

@@ -59,10 +59,10 @@ impl NodeHandle {
     pub fn renew(
         &self,
         id: TransferId,
-        _for_ms: Option<u64>,
+        for_ms: Option<u64>,
     ) -> Result<Option<Answer<Outcome<u64>>>, NotTaken> {
         let Some(held) = self.holds.get(id) else { return Ok(None) };
-        self.exchange.renew(held.holder, id).map(Some)
+        self.exchange.renew(held.holder, id, for_ms).map(Some)
     }
 
     /// Nobody will read a hold. One that is over, or was never there, stays so.

@@ -144,13 +144,22 @@ impl Hearing {
                 send(speaker, ToEngine::Cut { attempt, end_token: proven.end });
             }
             wanted = proven;
-            let _ = wanted;
         }
         let blocks = receive.blocks.into();
         let (first_byte_ms, whole_ms, first_token) =
             (receive.first_byte_ms, receive.whole_ms, receive.first_token);
-        let receive =
-            Receive { attempt, from, verb, direction, extent, blocks, first_token, first_byte_ms, whole_ms };
+        let receive = Receive {
+            attempt,
+            from,
+            verb,
+            direction,
+            extent,
+            wanted,
+            blocks,
+            first_token,
+            first_byte_ms,
+            whole_ms,
+        };
         self.say(speaker, of, &Said::Receive(receive));
     }
 

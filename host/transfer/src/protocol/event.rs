@@ -101,7 +101,7 @@ pub enum Action {
         /// Which part.
         rect: Rect,
     },
-    /// Tell the consuming engine: all is in place and the blocks are its own.
+    /// Tell the consuming engine: all that it wanted is in place and the blocks are its own.
     Completed(Attempt),
     /// Tell the consuming engine: it will not come. The blocks come back by [`Action::Freed`].
     Failed {
@@ -201,9 +201,11 @@ pub struct NewSink {
     pub verb: Verb,
     /// Which way they go.
     pub direction: Direction,
-    /// The cells.
+    /// The cells, as their holder counts them.
     pub grid: Grid,
-    /// Where they are to be in the end.
+    /// Which of them are to come: some positions, in all layers.
+    pub wanted: Rect,
+    /// Where those are to be in the end.
     pub blocks: Arc<[BlockRef]>,
     /// Where writes land first, if not there: slots, one for each block.
     pub staging: Option<Arc<[BlockRef]>>,
@@ -222,7 +224,7 @@ pub struct Feed {
     pub peer: Peer,
     /// Our endpoint for it.
     pub key: Key,
-    /// What it feeds. Every link expects the whole grid.
+    /// What it feeds. Every link expects all that is wanted.
     pub links: Vec<Link>,
 }
 

@@ -38,6 +38,16 @@ pub enum RenewRefused {
     /// It ends when it ends.
     #[error("this hold has a fixed time: it can be released, not renewed")]
     Fixed,
+    /// It asks for a time that is none.
+    #[error(
+        "no lease of {for_ms} ms: it must be longer than its margin, {margin_ms} ms, and at most {MAX_WAIT_MS} ms"
+    )]
+    Time {
+        /// Asked for.
+        for_ms: u64,
+        /// With less than this left, no reader begins.
+        margin_ms: u64,
+    },
 }
 
 impl Hold {
@@ -129,21 +139,27 @@ impl Hold {
         self.due_ms = now_ms + self.spec.ttl_ms;
     }
 
-    /// A heartbeat. One that comes when the time is over is refused, whether or not the end was noticed yet.
+    /// A heartbeat: the lease ends so long from now (the hold's own time, if none is named), be that later or sooner
+    /// than it would have. One that comes when the time is over is refused, whether or not the end was noticed yet.
+    /// While the prefill goes on there is no lease to renew, and nothing changes.
     ///
     /// # Errors
-    /// If the hold is over or of a fixed time.
-    pub fn renew(&mut self, now_ms: u64) -> Result<u64, RenewRefused> {
-        match self.phase {
-            HoldPhase::Leaving(_) => return Err(RenewRefused::Over),
-            HoldPhase::Filling | HoldPhase::Held if self.due_ms <= now_ms => return Err(RenewRefused::Over),
-            HoldPhase::Filling => return Ok(self.left_ms(now_ms)),
-            HoldPhase::Held => {}
+    /// If the hold is over or of a fixed time, or the time named is no lease.
+    pub fn renew(&mut self, for_ms: Option<u64>, now_ms: u64) -> Result<u64, RenewRefused> {
+        if self.end().is_some() || self.due_ms <= now_ms {
+            return Err(RenewRefused::Over);
         }
-        if !self.spec.renewable {
+        let (held, margin_ms) = (self.phase == HoldPhase::Held, self.spec.margin_ms);
+        if held && !self.spec.renewable {
             return Err(RenewRefused::Fixed);
         }
-        self.due_ms = now_ms + self.spec.ttl_ms;
+        let for_ms = for_ms.unwrap_or(self.spec.ttl_ms);
+        if for_ms <= margin_ms || for_ms > MAX_WAIT_MS {
+            return Err(RenewRefused::Time { for_ms, margin_ms });
+        }
+        if held {
+            self.due_ms = now_ms + for_ms;
+        }
         Ok(self.left_ms(now_ms))
     }
 

@@ -86,8 +86,10 @@ pub struct Registration {
     pub verb: Verb,
     /// Which way they go.
     pub direction: Direction,
-    /// The cells to be moved.
+    /// The cells of the hold.
     pub grid: Grid,
+    /// Which of them are to be moved: some positions, in all layers. Nobody reports any other.
+    pub wanted: Rect,
     /// By which endpoint of the consumer.
     pub key: Key,
     /// Between which ranks.
@@ -101,7 +103,7 @@ pub struct Registration {
 /// How an attempt ended, by the producer's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Every cell of every link is in place (or was read and confirmed).
+    /// Every cell that was wanted of every link is in place (or was read and confirmed).
     Complete {
         /// How many cells that were, over all links of this producer.
         cells: u64,

@@ -14,7 +14,9 @@
 //! The consumer speaks first and asks again until it is answered; the producer only answers. So there is one side that
 //! waits, and one set of deadlines. A transfer is a [`Grid`] of block positions and layers; what is ready, posted and
 //! in place are [`Region`]s of it, so that a cell counts once however often, and in whatever order, it is reported.
-//! A registration carries the declared count: every link of ranks brings every cell.
+//! A registration says which of the hold's positions are wanted, the whole of it or a part (the consumer's cache has the
+//! rest), and so the declared count: every link of ranks brings every cell of those. Nothing else is moved, offered for
+//! reading, reported or counted.
 //!
 //! ```text
 //! consumer (Sink)
@@ -22,8 +24,8 @@
 //!   (none)    receive                                    Register to every producer                  Open
 //!   Open      Offer and Ready (READ)                     post READs, then Confirm each               Open
 //!   Open      Written, or READ confirmed, or copied      Arrived, once all links have the cells      Open
-//!   Open      all cells of all links; WRITE: and every   Completed; READ: Done to the holders        Closing
-//!             writer's Ended(Complete)
+//!   Open      all wanted cells of all links; WRITE: and  Completed; READ: Done to the holders        Closing
+//!             every writer's Ended(Complete)
 //!   Open      cancel, deadline, later epoch, lost peer,  Failed; Abort to every producer;            Ending
 //!             failed operation, refused confirmation     Quarantined if somebody may still write
 //!   Ending    each writer Ended, or fenced, and own      Freed                                       (none)
@@ -33,7 +35,7 @@
 //!
 //! producer (Source)
 //!   (none)    Register                                   Accepted                                    Waiting
-//!   Waiting   its hold is there and a part is ready      WRITE: post; READ: Offer, Ready             Moving
+//!   Waiting   its hold has a wanted part that is ready   WRITE: post; READ: Offer, Ready             Moving
 //!   Moving    more is ready                              post, or Ready                              Moving
 //!   Moving    a WRITE is done                            Written; all done: Ended(Complete)          Moving, (none)
 //!   Moving    Confirm                                    Confirmed, by the blocks' generations       Moving
@@ -47,7 +49,8 @@
 //!   (none)    hold                                                                                   Filling
 //!   Filling   Ready of a rank                            its sources go on                           Filling
 //!   Filling   Filled                                     the lease begins                            Held
-//!   Held      Renew, in time                             the lease begins anew                       Held
+//!   Held      Renew, in time                             the lease begins anew, for the hold's time  Held
+//!                                                        or one of its own
 //!   Filling,  Delivered, Released, Expired or Lost,      HoldEnded, once                             Leaving
 //!   Held      whichever comes first
 //!   Leaving   no WRITE of ours reads from it, no         Freed                                       (none)
@@ -55,8 +58,8 @@
 //! ```
 //!
 //! An id's highest epoch that is over is remembered, so that a registration that comes behind its own abort begins
-//! nothing. A hold is delivered when its own producer's part is in place: where a transfer has several producers, one
-//! may have freed its blocks when another fails, and the prefill is then done again.
+//! nothing. A hold is delivered when what was wanted of it is in place, and all of it is freed then. Where a transfer has
+//! several producers, one may have freed its blocks when another fails, and the prefill is then done again.
 #![forbid(unsafe_code)]
 
 mod closed;

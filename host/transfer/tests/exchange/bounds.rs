@@ -13,7 +13,8 @@ use sluice_transfer::fabric::{Fault, LocalFabric, ShmSettings};
 use sluice_transfer::layout::KvLayout;
 use sluice_transfer::protocol::limits::Limits;
 use sluice_transfer::protocol::{
-    Attempt, Direction, EngineId, Epoch, HoldEnd, Peer, Reason, Refused, RenewRefused, TransferId, Verb,
+    Attempt, Direction, EngineId, Epoch, HoldEnd, Peer, Reason, Refused, RenewRefused, Tokens, TransferId,
+    Verb,
 };
 
 use crate::engine::Engine;
@@ -61,8 +62,10 @@ fn an_engine_that_does_not_listen_is_detached_and_no_other() {
             verb: Verb::Read,
             direction: DOWN,
             tokens: 16,
+            wanted: Tokens { first: 0, end: 16 },
             source: Arc::from([]),
             sink: Arc::from([]),
+            sink_first: 0,
         }
         .hold();
         hold.blocks = Arc::from([sluice_transfer::protocol::BlockRef { index: 0, generation: 0 }]);
@@ -106,7 +109,7 @@ fn a_stop_in_the_middle_ends_everything_and_lets_go_of_all_memory() {
             jobs.push(job);
         }
         let handle = world.handle.clone();
-        let last = handle.renew(world.prefill.peer, jobs[0].attempt.id).unwrap();
+        let last = handle.renew(world.prefill.peer, jobs[0].attempt.id, None).unwrap();
         let (stopped, mut prefill, mut decode) = world.stop();
         assert_eq!(stopped, Ok(()));
         let mut last = last;
@@ -232,7 +235,14 @@ fn what_cannot_begin_says_why() {
         (receive(&mut world, sink, source, &|r| r.extent.end_token = 0), "no valid extent"),
         (receive(&mut world, sink, source, &|r| r.first_token = 16), "the blocks do not hold all tokens"),
         (
-            receive(&mut world, sink, source, &|r| r.extent.end_token = 65),
+            receive(&mut world, sink, source, &|r| (r.extent.end_token, r.wanted.end) = (65, 65)),
+            "the blocks do not hold all tokens",
+        ),
+        (receive(&mut world, sink, source, &|r| r.wanted.first = 64), "none of its tokens is wanted"),
+        (receive(&mut world, sink, source, &|r| r.wanted.end = 0), "none of its tokens is wanted"),
+        (
+            // One token more than a position is another whole position.
+            receive(&mut world, sink, source, &|r| (r.blocks, r.wanted.end) = (r.blocks[..1].into(), 33)),
             "the blocks do not hold all tokens",
         ),
         (receive(&mut world, sink, other_model.peer, &|_| {}), "layers is 2 at the source and 4 at the sink"),
@@ -244,8 +254,17 @@ fn what_cannot_begin_says_why() {
     }
     world.hold(&job).unwrap();
     assert_eq!(world.hold(&job), Err(CommandError::Refused(Refused::Used)));
-    let answer = world.handle.renew(source, TransferId(99)).unwrap();
-    assert_eq!(world.answer(answer).unwrap(), Err(CommandError::Renew(RenewRefused::Over)));
+    let renewals = [
+        (TransferId(99), None, Err(RenewRefused::Over)),
+        (job.attempt.id, Some(1_000), Err(RenewRefused::Time { for_ms: 1_000, margin_ms: 1_000 })),
+        (job.attempt.id, Some(5_000), Ok(4_000)),
+        (job.attempt.id, None, Ok(29_000)),
+    ];
+    world.handle.filled(source, job.attempt.id).unwrap();
+    for (id, for_ms, expected) in renewals {
+        let answer = world.handle.renew(source, id, for_ms).unwrap();
+        assert_eq!(world.answer(answer).unwrap(), expected.map_err(CommandError::Renew), "{for_ms:?}");
+    }
     world.handle.filled(nobody, job.attempt.id).unwrap();
     world.step();
     assert_eq!(world.handle.figures().commands_unaddressed, 1);

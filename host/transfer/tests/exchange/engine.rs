@@ -1,5 +1,6 @@
 //! An engine: slabs, a block table, and what it was told.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use sluice_transfer::exchange::{Attached, Detached, Handle, Hold, Receive};
 use sluice_transfer::layout::KvLayout;
 use sluice_transfer::memory::{BlockTable, Freed, Slab};
 use sluice_transfer::protocol::{
-    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Peer, Rank, Rect, TransferId, Verb,
+    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Peer, Rank, Rect, Tokens, TransferId, Verb,
 };
 
 use crate::kv;
@@ -35,8 +36,12 @@ pub struct Job {
     pub verb: Verb,
     pub direction: Direction,
     pub tokens: u32,
+    /// Which of them are to come.
+    pub wanted: Tokens,
     pub source: Arc<[BlockRef]>,
     pub sink: Arc<[BlockRef]>,
+    /// The token that the first block of the sink begins with.
+    pub sink_first: u32,
 }
 
 pub fn indexes(blocks: &[BlockRef]) -> Vec<u32> {
@@ -121,7 +126,23 @@ impl Job {
     ) -> Self {
         let attempt = Attempt { id: TransferId(number), epoch: Epoch(1) };
         let (source, sink) = (source.allocate(tokens), sink.allocate(tokens));
-        Self { attempt, verb, direction, tokens, source, sink }
+        let wanted = Tokens { first: 0, end: tokens };
+        Self { attempt, verb, direction, tokens, wanted, source, sink, sink_first: 0 }
+    }
+
+    /// The same, of which only a part is to come, into blocks that hold that and little more.
+    pub fn of_part(self, wanted: Tokens, sink: &Engine) -> Self {
+        sink.free(&self.sink);
+        let job = Self { wanted, ..self };
+        let (comes, block_tokens) = (job.comes(), sink.layout.block_tokens);
+        let sink_first = comes.start / block_tokens * block_tokens;
+        let blocks = sink.allocate(comes.end - sink_first);
+        Self { sink: blocks, sink_first, ..job }
+    }
+
+    /// The tokens that come: those of all positions that have a wanted one.
+    pub fn comes(&self) -> Range<u32> {
+        self.extent().tokens(self.extent().cells(self.wanted, kv::LAYERS).unwrap())
     }
 
     pub fn extent(&self) -> Extent {
@@ -148,11 +169,18 @@ impl Job {
             verb: self.verb,
             direction: self.direction,
             extent: self.extent(),
+            wanted: self.wanted,
             blocks: self.sink.clone(),
-            first_token: 0,
+            first_token: self.sink_first,
             first_byte_ms: 30_000,
             whole_ms: 60_000,
         }
+    }
+
+    /// The wanted cells of a layer.
+    pub fn arrives(&self, layer: u32) -> Rect {
+        let wanted = self.extent().cells(self.wanted, kv::LAYERS).unwrap();
+        Rect { first: wanted.first, end: wanted.end, ..self.layer(layer) }
     }
 
     /// The cells of a layer.
@@ -169,17 +197,27 @@ impl Job {
     /// Computes a layer at the source and says so, rank by rank.
     pub fn compute(&self, source: &Engine, layer: u32) {
         let blocks = indexes(&self.source);
-        kv::compute(&source.layout, &source.slabs, &blocks, self.sequence(), (0..self.tokens, layer));
+        kv::compute(&source.layout, &source.slabs, (&blocks, 0), self.sequence(), (0..self.tokens, layer));
         for rank in 0..source.layout.tp_size {
             let rank = Rank(rank as u16);
             source.handle.ready(source.peer, self.attempt.id, rank, self.layer(layer)).unwrap();
         }
     }
 
-    /// Bytes of a layer at the sink that are not what was computed.
+    /// Bytes of a layer that came to the sink and are not what was computed.
     pub fn wrong(&self, sink: &Engine, layer: u32) -> usize {
         let blocks = indexes(&self.sink);
-        kv::wrong(&sink.layout, &sink.slabs, &blocks, self.sequence(), (0..self.tokens, layer))
+        let run = (blocks.as_slice(), self.sink_first);
+        kv::wrong(&sink.layout, &sink.slabs, run, self.sequence(), (self.comes(), layer))
+    }
+
+    /// Puts one byte in place of all that came.
+    pub fn blot(&self, sink: &Engine, byte: u8) {
+        let blocks = indexes(&self.sink);
+        for layer in 0..kv::LAYERS {
+            let run = (blocks.as_slice(), self.sink_first);
+            kv::blot(&sink.layout, &sink.slabs, run, (self.comes(), layer), byte);
+        }
     }
 
     pub fn all_wrong(&self, sink: &Engine) -> usize {

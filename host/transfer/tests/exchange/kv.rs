@@ -32,6 +32,32 @@ pub const DECODE: KvLayout = KvLayout {
     ..PREFILL
 };
 
+/// Memory of a rank, on either side of the link.
+pub trait Memory {
+    fn put(&self, offset: u64, bytes: &[u8]);
+    fn get(&self, offset: u64, into: &mut [u8]);
+}
+
+impl Memory for Slab {
+    fn put(&self, offset: u64, bytes: &[u8]) {
+        self.write(offset, bytes).unwrap();
+    }
+
+    fn get(&self, offset: u64, into: &mut [u8]) {
+        self.read(offset, into).unwrap();
+    }
+}
+
+impl Memory for sluice_engine_sdk::Slab {
+    fn put(&self, offset: u64, bytes: &[u8]) {
+        self.write(offset, bytes).unwrap();
+    }
+
+    fn get(&self, offset: u64, into: &mut [u8]) {
+        self.read(offset, into).unwrap();
+    }
+}
+
 pub fn slabs(layout: KvLayout) -> Vec<Arc<Slab>> {
     let bytes = Geometry::new(layout).unwrap().rank_bytes();
     let slab = |_| Arc::new(Slab::create(bytes, HugePages::FromKernelOnly).unwrap());
@@ -47,10 +73,13 @@ fn mark(sequence: u64, layer: u32, plane: u64, token: u32, head: u32, byte: u64)
     (hash >> 32) as u8
 }
 
+/// Blocks of a sequence, and its token that the first of them begins with.
+pub type Run<'a> = (&'a [u32], u32);
+
 /// All heads of some tokens in one layer: rank, offset in its slab, and what should be there.
 fn each(
     layout: &KvLayout,
-    blocks: &[u32],
+    (blocks, first_token): Run<'_>,
     sequence: u64,
     (tokens, layer): (Range<u32>, u32),
     mut visit: impl FnMut(usize, u64, &[u8]),
@@ -61,8 +90,8 @@ fn each(
     let (layers, planes) = (u64::from(layout.layers), layout.planes.count());
     let (all, block_tokens) = (u64::from(layout.blocks), u64::from(layout.block_tokens));
     for token in tokens {
-        let block = u64::from(blocks[(token / layout.block_tokens) as usize]);
-        let within = u64::from(token % layout.block_tokens);
+        let block = u64::from(blocks[((token - first_token) / layout.block_tokens) as usize]);
+        let within = u64::from((token - first_token) % layout.block_tokens);
         for plane in 0..planes {
             let at = u64::from(layer);
             let chunk = match layout.order {
@@ -85,29 +114,34 @@ fn each(
     }
 }
 
-/// Computes one layer of a sequence whose first token is the first of `blocks`.
+/// Computes one layer of some tokens of a sequence.
 pub fn compute(
     layout: &KvLayout,
-    slabs: &[Arc<Slab>],
-    blocks: &[u32],
+    slabs: &[Arc<impl Memory>],
+    run: Run<'_>,
     sequence: u64,
     part: (Range<u32>, u32),
 ) {
-    each(layout, blocks, sequence, part, |rank, offset, marks| slabs[rank].write(offset, marks).unwrap());
+    each(layout, run, sequence, part, |rank, offset, marks| slabs[rank].put(offset, marks));
+}
+
+/// Puts one byte in place of one layer of some tokens.
+pub fn blot(layout: &KvLayout, slabs: &[Arc<impl Memory>], run: Run<'_>, part: (Range<u32>, u32), byte: u8) {
+    each(layout, run, 0, part, |rank, offset, marks| slabs[rank].put(offset, &vec![byte; marks.len()]));
 }
 
 /// Bytes of one layer that are not what they should be.
 pub fn wrong(
     layout: &KvLayout,
-    slabs: &[Arc<Slab>],
-    blocks: &[u32],
+    slabs: &[Arc<impl Memory>],
+    run: Run<'_>,
     sequence: u64,
     part: (Range<u32>, u32),
 ) -> usize {
     let mut wrong = 0;
-    each(layout, blocks, sequence, part, |rank, offset, marks| {
+    each(layout, run, sequence, part, |rank, offset, marks| {
         let mut found = vec![0; marks.len()];
-        slabs[rank].read(offset, &mut found).unwrap();
+        slabs[rank].get(offset, &mut found);
         wrong += found.iter().zip(marks).filter(|(found, mark)| found != mark).count();
     });
     wrong

@@ -2,7 +2,7 @@
 
 use sluice_transfer::exchange::FlowFigures;
 use sluice_transfer::fabric::{Fault, ShmSettings};
-use sluice_transfer::protocol::{Direction, HoldEnd, Verb};
+use sluice_transfer::protocol::{Direction, HoldEnd, Tokens, Verb};
 
 use crate::world::World;
 
@@ -59,4 +59,34 @@ fn operations_that_end_in_any_order_make_up_the_whole() {
         turn += 1;
         Fault::Delayed { polls: turn * 7 % 13 }
     }));
+}
+
+/// A head, a tail, a middle, one token, and the end that fills no position. None begins or ends with a block of either
+/// side, so whole positions come, into blocks that have other tokens beside them.
+const PARTS: [(u32, u32, u64); 5] =
+    [(0, 40, 48), (130, TOKENS, 72), (50, 100, 64), (77, 78, 16), (193, 199, 8)];
+
+fn parts_of_all_flows(mut world: World) {
+    for (verb, direction) in FLOWS {
+        for (first, end, _) in PARTS {
+            for receive_first in [true, false] {
+                world.transfer_part((verb, direction), TOKENS, Tokens { first, end }, receive_first);
+            }
+        }
+    }
+    let comes: u64 = PARTS.iter().map(|(_, _, comes)| comes).sum();
+    let figures = world.handle.figures();
+    assert_eq!(figures.holds.get(&HoldEnd::Delivered), Some(&40));
+    assert_eq!(figures.total().bytes, 8 * comes * TOKEN_BYTES, "only what was wanted has moved");
+    assert_eq!((figures.posts_refused, figures.failed.len()), (0, 0));
+}
+
+#[test]
+fn a_part_of_every_flow_comes_and_no_byte_beside_it() {
+    parts_of_all_flows(World::stepped(|_| Fault::None));
+}
+
+#[test]
+fn a_part_of_every_flow_comes_with_threads() {
+    parts_of_all_flows(World::threaded(ShmSettings::default()));
 }

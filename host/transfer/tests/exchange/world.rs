@@ -9,7 +9,7 @@ use sluice_transfer::exchange::{
 };
 use sluice_transfer::fabric::{Fault, LocalFabric, Post, ShmFabric, ShmSettings};
 use sluice_transfer::protocol::limits::Limits;
-use sluice_transfer::protocol::{Direction, HoldEnd, Peer, Verb};
+use sluice_transfer::protocol::{Direction, HoldEnd, Peer, Tokens, Verb};
 
 use crate::engine::{Engine, Job};
 use crate::kv::{DECODE, LAYERS, PREFILL};
@@ -148,14 +148,50 @@ impl World {
     /// One whole transfer, layer by layer, all bytes compared; its blocks are free at both sides afterwards.
     pub fn transfer(&mut self, verb: Verb, direction: Direction, tokens: u32, receive_first: bool) {
         let job = self.job(verb, direction, tokens);
-        if receive_first {
-            self.receive(&job).unwrap();
+        self.carry_out(&job, receive_first);
+        let sink = self.sides(direction).1;
+        assert_eq!(job.all_wrong(sink), 0, "{verb:?} {direction:?}");
+        self.retire(&job);
+    }
+
+    /// A part of a transfer: its bytes are compared, and that no other byte of the sink was touched.
+    pub fn transfer_part(
+        &mut self,
+        flow: (Verb, Direction),
+        tokens: u32,
+        wanted: Tokens,
+        receive_first: bool,
+    ) {
+        const BLANK: u8 = 0xEE;
+        let (verb, direction) = flow;
+        let job = self.job(verb, direction, tokens);
+        let job = job.of_part(wanted, self.sides(direction).1);
+        let sink = self.sides(direction).1;
+        sink.slabs.iter().for_each(|slab| slab.write(0, &vec![BLANK; slab.bytes() as usize]).unwrap());
+        self.carry_out(&job, receive_first);
+        let sink = self.sides(direction).1;
+        assert_eq!(job.all_wrong(sink), 0, "{verb:?} {direction:?} {wanted:?}");
+        job.blot(sink, BLANK);
+        for slab in &sink.slabs {
+            let mut bytes = vec![0; slab.bytes() as usize];
+            slab.read(0, &mut bytes).unwrap();
+            let touched = bytes.iter().filter(|byte| **byte != BLANK).count();
+            assert_eq!(touched, 0, "{verb:?} {direction:?} {wanted:?}: bytes beside it");
         }
-        self.hold(&job).unwrap();
+        self.retire(&job);
+    }
+
+    /// All of a transfer until its sink has it.
+    fn carry_out(&mut self, job: &Job, receive_first: bool) {
+        let Job { verb, direction, .. } = *job;
+        if receive_first {
+            self.receive(job).unwrap();
+        }
+        self.hold(job).unwrap();
         for layer in 0..LAYERS {
             job.compute(self.sides(direction).0, layer);
             if receive_first {
-                let arrived = ToEngine::Arrived { attempt: job.attempt, rect: job.layer(layer) };
+                let arrived = ToEngine::Arrived { attempt: job.attempt, rect: job.arrives(layer) };
                 self.wait(direction, true, "a layer", |sink| sink.was_told(&arrived));
                 assert_eq!(
                     job.wrong(self.sides(direction).1, layer),
@@ -167,7 +203,7 @@ impl World {
         let source = self.sides(direction).0.peer;
         self.handle.filled(source, job.attempt.id).unwrap();
         if !receive_first {
-            self.receive(&job).unwrap();
+            self.receive(job).unwrap();
         }
         self.wait(direction, true, "completion", |sink| sink.outcome(job.attempt).is_some());
         let (_, sink) = self.sides(direction);
@@ -176,8 +212,12 @@ impl World {
             "{verb:?} {direction:?}: {:?}",
             sink.told
         );
-        assert_eq!(job.all_wrong(sink), 0, "{verb:?} {direction:?}");
-        sink.free(&job.sink);
+    }
+
+    /// The sink frees what it got, and the source is told that it was delivered.
+    fn retire(&mut self, job: &Job) {
+        let direction = job.direction;
+        self.sides(direction).1.free(&job.sink);
         let ended = ToEngine::HoldEnded { id: job.attempt.id, end: HoldEnd::Delivered };
         self.wait(direction, false, "the hold's end", |source| source.was_told(&ended) && source.used() == 0);
         assert_eq!((self.prefill.used(), self.decode.used()), (0, 0));

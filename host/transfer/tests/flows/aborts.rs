@@ -96,6 +96,7 @@ fn a_registration_behind_its_own_abort_begins_nothing() {
             verb: sink.verb,
             direction: sink.direction,
             grid: sink.grid,
+            wanted: sink.wanted,
             key: sink.feeds[0].key,
             links: sink.feeds[0].links.clone(),
             landing: sink.blocks,

@@ -35,18 +35,26 @@ fn link() -> impl Strategy<Value = Link> {
     (0..5u16, 0..3u16).prop_map(|(from, to)| Link { from: Rank(from), to: Rank(to) })
 }
 
+/// Mostly a part that there is.
+fn wanted() -> impl Strategy<Value = Rect> {
+    prop_oneof![2 => (0..3u32).prop_map(|first| Rect { first, ..GRID.whole() }), 1 => rect()]
+}
+
 fn registration() -> impl Strategy<Value = Registration> {
     let grid = prop_oneof![3 => Just(GRID), 1 => any::<(u32, u16)>().prop_map(|(positions, layers)| Grid { positions, layers })];
     let verb = prop::sample::select(vec![Verb::Read, Verb::Write]);
-    (verb, grid, vec(link(), 0..20), any::<u64>()).prop_map(|(verb, grid, links, left_ms)| Registration {
-        verb,
-        direction: Direction::DecodeToPrefill,
-        grid,
-        key: Key(1),
-        links,
-        landing: blocks(500),
-        left_ms,
-    })
+    (verb, grid, wanted(), vec(link(), 0..20), any::<u64>()).prop_map(
+        |(verb, grid, wanted, links, left_ms)| Registration {
+            verb,
+            direction: Direction::DecodeToPrefill,
+            grid,
+            wanted,
+            key: Key(1),
+            links,
+            landing: blocks(500),
+            left_ms,
+        },
+    )
 }
 
 fn body() -> impl Strategy<Value = Body> {
@@ -62,15 +70,21 @@ fn body() -> impl Strategy<Value = Body> {
         (0..5u16, rect()).prop_map(|(rank, rect)| Body::Ready { rank: Rank(rank), rect }),
         (link(), rect()).prop_map(|(link, rect)| Body::Written { link, rect }),
         (0..4u32, any::<bool>()).prop_map(|(number, held)| Body::Confirmed { number, held }),
-        prop::sample::select(vec![End::Complete { cells: 48 }, End::Aborted(reason), End::Unsure(reason)])
-            .prop_map(Body::Ended),
+        prop::sample::select(vec![
+            End::Complete { cells: 48 },
+            End::Complete { cells: 36 },
+            End::Aborted(reason),
+            End::Unsure(reason)
+        ])
+        .prop_map(Body::Ended),
     ]
 }
 
 #[derive(Clone, Debug)]
 enum Input {
     Hold(u128),
-    Receive(Attempt, Verb, bool),
+    Receive(Attempt, Verb, Rect, bool),
+    Renew(u128, Option<u64>),
     Event(Event),
     Wait(u64),
 }
@@ -97,8 +111,9 @@ fn input() -> impl Strategy<Value = Input> {
     ];
     prop_oneof![
         1 => (0..3u128).prop_map(Input::Hold),
-        2 => (attempt(), prop::sample::select(vec![Verb::Read, Verb::Write]), any::<bool>())
-            .prop_map(|(attempt, verb, staged)| Input::Receive(attempt, verb, staged)),
+        2 => (attempt(), prop::sample::select(vec![Verb::Read, Verb::Write]), wanted(), any::<bool>())
+            .prop_map(|(attempt, verb, wanted, staged)| Input::Receive(attempt, verb, wanted, staged)),
+        1 => (0..3u128, proptest::option::of(any::<u64>())).prop_map(|(id, for_ms)| Input::Renew(id, for_ms)),
         9 => event.prop_map(Input::Event),
         1 => (0..9_000u64).prop_map(Input::Wait),
     ]
@@ -122,15 +137,16 @@ proptest! {
                         given.insert(next, 0);
                     }
                 }
-                Input::Receive(attempt, verb, staged) => {
+                Input::Receive(attempt, verb, wanted, staged) => {
                     let staging = (staged && verb == Verb::Write).then(|| blocks(next + 50));
-                    let spec = NewSink { attempt, blocks: blocks(next), staging: staging.clone(), ..new_sink(verb, 1) };
+                    let spec = NewSink { attempt, wanted, blocks: blocks(next), staging: staging.clone(), ..new_sink(verb, 1) };
                     if owner.receive(spec, now_ms, &mut out).is_ok() {
                         given.insert(next, 0);
                         staging.into_iter().for_each(|_| { given.insert(next + 50, 0); });
                     }
                 }
                 Input::Event(event) => owner.handle(event, now_ms, &Always(true), &mut out),
+                Input::Renew(id, for_ms) => drop(owner.renew(TransferId(id), for_ms, now_ms)),
                 Input::Wait(ms) => now_ms += ms,
             }
             owner.handle(Event::Tick, now_ms, &Always(true), &mut out);

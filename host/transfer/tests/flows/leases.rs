@@ -1,13 +1,13 @@
 //! Holds: heartbeats, ends, and readers at the edge of both.
 
 use proptest::prelude::*;
-use sluice_transfer::protocol::limits::{Limits, READER_GRACE_MS};
+use sluice_transfer::protocol::limits::{Limits, MAX_WAIT_MS, READER_GRACE_MS};
 use sluice_transfer::protocol::{
     Action, Event, HoldEnd, Lease, Message, NewHold, NewSink, Outcome, Reason, RenewRefused, TransferId,
     Transfers, Verb,
 };
 
-use crate::pair::{Always, ID, Pair, Side, attempt, new_hold, new_sink};
+use crate::pair::{Always, ID, MARGIN_MS, Pair, Side, attempt, new_hold, new_sink};
 
 #[test]
 fn a_heartbeat_counts_while_the_lease_lasts() {
@@ -31,7 +31,51 @@ fn a_heartbeat_counts_while_the_lease_lasts() {
                 pair.now_ms += after;
             }
             let now_ms = pair.now_ms;
-            assert_eq!(pair.producer.renew(ID, now_ms), expected, "{renewable} {after} {noticed}");
+            assert_eq!(pair.producer.renew(ID, None, now_ms), expected, "{renewable} {after} {noticed}");
+        }
+    }
+}
+
+/// A heartbeat that names a time sets the lease to it, later or sooner; the next one without a time is of the hold's own.
+#[test]
+fn a_heartbeat_may_have_a_time_of_its_own() {
+    let refused = |for_ms| Err(RenewRefused::Time { for_ms, margin_ms: MARGIN_MS });
+    let cases = [
+        (true, 5_000, Ok(4_000), 5_000),
+        (true, MARGIN_MS + 1, Ok(1), MARGIN_MS + 1),
+        (true, MAX_WAIT_MS, Ok(MAX_WAIT_MS - MARGIN_MS), MAX_WAIT_MS),
+        (true, 0, refused(0), 29_000),
+        (true, MARGIN_MS, refused(MARGIN_MS), 29_000),
+        (true, MAX_WAIT_MS + 1, refused(MAX_WAIT_MS + 1), 29_000),
+        (true, u64::MAX, refused(u64::MAX), 29_000),
+        (false, 5_000, Err(RenewRefused::Fixed), 29_000),
+        (false, 0, Err(RenewRefused::Fixed), 29_000),
+    ];
+    for (renewable, for_ms, expected, lasts_ms) in cases {
+        for again in [false, true] {
+            let mut pair = Pair::new();
+            pair.hold(NewHold { renewable, ..new_hold(ID) });
+            let now_ms = pair.now_ms;
+            if renewable {
+                // Before the prefill is over there is no lease: it will be the hold's own.
+                let told = expected.map(|_| 29_000);
+                assert_eq!(pair.producer.renew(ID, Some(for_ms), now_ms), told, "filling, {for_ms}");
+            }
+            pair.give(Side::Producer, Event::Filled(ID));
+            pair.pass(1_000);
+            let now_ms = pair.now_ms;
+            assert_eq!(pair.producer.renew(ID, Some(for_ms), now_ms), expected, "{renewable} {for_ms}");
+            let mut lasts_ms = lasts_ms;
+            if again && renewable {
+                assert_eq!(pair.producer.renew(ID, None, now_ms), Ok(29_000));
+                lasts_ms = 30_000;
+            }
+            pair.pass(lasts_ms - 1);
+            assert_eq!(pair.producer.holds()[&ID].end(), None, "{renewable} {for_ms} {again}");
+            pair.pass(1);
+            assert!(pair.is_at_rest(), "{renewable} {for_ms} {again}");
+            let now_ms = pair.now_ms;
+            assert_eq!(pair.producer.renew(ID, Some(for_ms), now_ms), Err(RenewRefused::Over));
         }
     }
 }
@@ -130,7 +174,7 @@ proptest! {
     #[test]
     fn every_expired_hold_ends_whatever_was_renewed(
         ttls in proptest::collection::vec(1_001..9_000u64, 1..12),
-        beats in proptest::collection::vec((0..12usize, 0..900u64), 0..80),
+        beats in proptest::collection::vec((0..12usize, 0..900u64, proptest::option::of(0..9_000u64)), 0..80),
     ) {
         let mut owner = Transfers::new(Limits::default());
         let (mut now_ms, mut out) = (0, Vec::new());
@@ -142,13 +186,14 @@ proptest! {
             owner.handle(Event::Filled(id), now_ms, &Always(true), &mut out);
             until.push(*ttl_ms);
         }
-        for (at, pause_ms) in beats {
+        for (at, pause_ms, for_ms) in beats {
             now_ms += pause_ms;
             let at = at % ttls.len();
-            let renewed = owner.renew(TransferId(at as u128), now_ms).is_ok();
-            prop_assert_eq!(renewed, now_ms < until[at]);
+            let renewed = owner.renew(TransferId(at as u128), for_ms, now_ms).is_ok();
+            let is_lease = for_ms.is_none_or(|for_ms| for_ms > MARGIN_MS);
+            prop_assert_eq!(renewed, now_ms < until[at] && is_lease);
             if renewed {
-                until[at] = now_ms + ttls[at];
+                until[at] = now_ms + for_ms.unwrap_or(ttls[at]);
             }
             owner.handle(Event::Tick, now_ms, &Always(true), &mut out);
             let alive: Vec<_> = owner.holds().keys().map(|id| id.0 as usize).collect();

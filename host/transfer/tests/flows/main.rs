@@ -5,4 +5,5 @@ mod anything;
 mod leases;
 mod lies;
 mod pair;
+mod parts;
 mod ways;

@@ -11,6 +11,7 @@ use sluice_transfer::protocol::{
 pub const ID: TransferId = TransferId(7);
 pub const GRID: Grid = Grid { positions: 4, layers: 3 };
 pub const KEY: Key = Key(1);
+pub const MARGIN_MS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -74,7 +75,7 @@ pub fn new_hold(id: TransferId) -> NewHold {
         fill_ms: 60_000,
         ttl_ms: 30_000,
         renewable: true,
-        margin_ms: 1_000,
+        margin_ms: MARGIN_MS,
     }
 }
 
@@ -84,6 +85,7 @@ pub fn new_sink(verb: Verb, epoch: u32) -> NewSink {
         verb,
         direction: Direction::PrefillToDecode,
         grid: GRID,
+        wanted: GRID.whole(),
         blocks: blocks(100 * epoch),
         staging: None,
         feeds: vec![Feed { peer: Side::Producer.peer(), key: KEY, links: links(4, 2) }],

@@ -109,6 +109,7 @@ fn what_does_not_fit_together_is_refused_at_once() {
         pair.hold(new_hold(ID));
         let mut sink = new_sink(Verb::Write, 1);
         bend(&mut sink);
+        sink.wanted = sink.grid.whole();
         pair.receive(sink);
         let failed = Action::Failed { attempt: attempt(1), reason: Reason::Incompatible };
         assert_eq!(pair.count(Side::Consumer, |action| *action == failed), 1, "{what}");

@@ -7,7 +7,7 @@ use sluice_transfer::protocol::{
 use crate::flight::{Flight, What, Word};
 use crate::memory::{Owner, Place};
 use crate::node::Life;
-use crate::world::{Landing, World};
+use crate::world::{HoldFate, Landing, World};
 
 /// What an event of an old epoch must leave as it is.
 pub struct Watched {
@@ -80,11 +80,15 @@ impl World {
     pub fn check_arrived(&mut self, at: usize, attempt: Attempt, rect: Rect) {
         let Some(landing) = self.landings.get(&attempt) else { return };
         let job = &self.jobs[landing.job];
+        if !rect.is_within(landing.asked.wanted) {
+            return self
+                .violate("T2", format!("node {at}: {attempt} was told {rect:?}, which it never wanted"));
+        }
         let mut wrong = None;
         let cells =
             (rect.first..rect.end).flat_map(|p| (rect.first_layer..rect.end_layer).map(move |l| (p, l)));
         for (position, layer) in cells {
-            let block = landing.blocks[position as usize];
+            let block = landing.blocks[(position - landing.asked.named.start) as usize];
             for shard in 0..crate::memory::SHARDS {
                 let place = Place { block, layer: layer.into(), shard };
                 if self.nodes[at].memory.read(place) != job.word(position, layer, shard) {
@@ -109,9 +113,8 @@ impl World {
     }
 
     pub fn check_completed(&mut self, at: usize, attempt: Attempt) {
-        let job = self.landings[&attempt].job;
-        let whole = self.jobs[job].spec.grid.whole();
-        self.check_arrived(at, attempt, whole);
+        let wanted = self.landings[&attempt].asked.wanted;
+        self.check_arrived(at, attempt, wanted);
     }
 
     /// T6, at the holder: it vouches only for blocks that it still holds, of reads that were over.
@@ -165,6 +168,12 @@ impl World {
         if let Some((attempt, _)) = self.landings.iter().find(|(_, landing)| overdue(landing)) {
             let what = format!("node {at}: the deadline of {attempt} has passed and its engine waits");
             return self.violate("T5", what);
+        }
+        let outlived =
+            |hold: &HoldFate| hold.ends == 0 && hold.until_ms.is_some_and(|until| until <= self.now_ms);
+        if let Some((id, _)) = self.holds.iter().find(|((_, of), hold)| *of == node.peer && outlived(hold)) {
+            let what = format!("node {at}: the lease of {id:?} is over and it has not ended");
+            return self.violate("T3", what);
         }
         if node.owner.next_due_ms().is_some_and(|due| due <= self.now_ms) {
             self.violate("T5", format!("node {at}: something is due and was not done"));

@@ -1,7 +1,7 @@
 //! The shell of a simulated process: events in, actions done.
 
 use sluice_transfer::protocol::{
-    Action, Attempt, Body, End, Event, Key, Message, Outcome, Peer, Place as Freed, Post, Reason, Verb, wire,
+    Action, Attempt, Body, End, Event, Key, Lease, Message, Outcome, Peer, Place as Freed, Reason, Verb, wire,
 };
 
 use crate::coverage::Phases;
@@ -10,7 +10,7 @@ use crate::flight::{Flight, What};
 use crate::job::Stage;
 use crate::memory::Owner;
 use crate::node::Life;
-use crate::world::{Envelope, HoldFate, ReadFate, World};
+use crate::world::{Envelope, HoldFate, World};
 
 impl World {
     /// Tells a process something, if it can hear.
@@ -73,7 +73,9 @@ impl World {
             Action::Arrived { attempt, rect } => self.check_arrived(at, attempt, rect),
             Action::Completed(attempt) => self.completed(at, attempt),
             Action::Failed { attempt, .. } => {
-                self.told_end(at, attempt);
+                if self.told_end(at, attempt).is_some() && self.is_part(attempt) {
+                    self.coverage.note("a part given up");
+                }
             }
             Action::Quarantined { blocks, .. } => {
                 self.coverage.note("blocks quarantined");
@@ -104,6 +106,7 @@ impl World {
                 if ends != 1 {
                     self.violate("T3", format!("node {at}: hold {id:?} ended again ({end:?})"));
                 }
+                self.check_lease_over(at, id, end);
                 for job in self.jobs.iter_mut().filter(|job| job.id == id) {
                     let producer = job.spec.producers.iter().position(|node| *node == at);
                     producer.into_iter().for_each(|producer| job.stages[producer] = Stage::Over);
@@ -117,6 +120,9 @@ impl World {
 
     fn send(&mut self, at: usize, to: Peer, message: Message) {
         let from = self.nodes[at].peer;
+        if let Message::Hold(id, Lease::Left { left_ms: left_ms @ 1.. }) = &message {
+            self.lease_told(at, *id, *left_ms);
+        }
         if let Message::Transfer(attempt, body) = &message {
             match body {
                 Body::Ended(End::Unsure(_)) => self.coverage.note("an end that vouches for nothing"),
@@ -136,33 +142,6 @@ impl World {
         let mut bytes = Vec::new();
         wire::encode(&message, &mut bytes);
         self.wire.push(Envelope { from, to, bytes, sent_ms: self.now_ms });
-    }
-
-    fn post(&mut self, at: usize, what: What, post: Post) {
-        let poster = self.nodes[at].peer;
-        let target = if what == What::Write { self.node_of(post.peer) } else { at };
-        let Some(job) = self.jobs.iter().find(|job| job.id == post.op.attempt.id) else { return };
-        let words = Flight::words(&post, job.shards(post.link));
-        if what == What::Read {
-            let fate = ReadFate { link: post.link, rect: post.rect, done: false, confirmed: false };
-            self.reads.insert((post.op.attempt, post.op.number), fate);
-        }
-        if what == What::Write {
-            self.endpoint(at, post.peer);
-        }
-        let (cancelled, begun, mute, held_up_until_ms) = (false, false, false, 0);
-        self.flights.push(Flight {
-            what,
-            post,
-            node: at,
-            poster,
-            target,
-            words,
-            cancelled,
-            begun,
-            mute,
-            held_up_until_ms,
-        });
     }
 
     /// The endpoint of a process for a peer, opened when there is none.
@@ -197,6 +176,14 @@ impl World {
     fn completed(&mut self, at: usize, attempt: Attempt) {
         let Some(job) = self.told_end(at, attempt) else { return };
         self.check_completed(at, attempt);
+        if self.is_part(attempt) {
+            let verb = self.jobs[job].spec.verb;
+            self.coverage.note(if verb == Verb::Read {
+                "a part brought by READ"
+            } else {
+                "a part brought by WRITE"
+            });
+        }
         let blocks = self.landings[&attempt].blocks.clone();
         for block in blocks.iter() {
             self.nodes[at].memory.set_owner(*block, Owner::Request);
@@ -204,6 +191,11 @@ impl World {
         }
         self.jobs[job].completed = true;
         self.jobs[job].got = Some(blocks);
+    }
+
+    fn is_part(&self, attempt: Attempt) -> bool {
+        let landing = &self.landings[&attempt];
+        landing.asked.wanted != self.jobs[landing.job].spec.grid.whole()
     }
 
     /// The consumer's engine has its answer, and may have only one. Returns the job.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sluice_transfer::protocol::{Event, Feed, NewHold, NewSink, Rank, Rect, Refused};
+use sluice_transfer::protocol::{BlockRef, Event, Feed, NewHold, NewSink, Rank, Rect, Refused};
 
-use crate::job::Stage;
-use crate::memory::{Owner, Place};
+use crate::job::{Asked, Stage};
+use crate::memory::{LAYERS, Owner, Place, SHARDS};
 use crate::world::{HoldFate, Landing, World};
 
 impl World {
@@ -64,7 +64,10 @@ impl World {
         match self.nodes[node].owner.hold(hold, self.now_ms, &mut out) {
             Ok(()) => {
                 let peer = self.nodes[node].peer;
-                self.holds.insert((id, peer), HoldFate { blocks: blocks.clone(), ends: 0, stolen: false });
+                self.holds.insert(
+                    (id, peer),
+                    HoldFate { blocks: blocks.clone(), ends: 0, until_ms: None, stolen: false },
+                );
                 self.jobs[at].stages[producer] = Stage::Filling { blocks, left };
                 self.act_all(node, out);
             }
@@ -107,7 +110,8 @@ impl World {
             return;
         }
         let (attempt, spec) = (job.next_attempt(), job.spec.clone());
-        let count = spec.grid.positions as usize;
+        let asked = job.asked();
+        let count = asked.named.len();
         let owner = Owner::Landing(attempt);
         let links: Vec<_> = (0..job.stages.len()).map(|producer| job.links_of(producer)).collect();
         let memory = &mut self.nodes[node].memory;
@@ -118,6 +122,7 @@ impl World {
             return;
         }
         let (blocks, staging): (Arc<[_]>, Option<Arc<[_]>>) = (blocks.into(), staging.map(Into::into));
+        self.fill_unwanted(at, &asked, &blocks);
         let peers: Vec<_> = spec.producers.iter().map(|producer| self.nodes[*producer].peer).collect();
         let feeds = peers.iter().zip(links).map(|(peer, links)| Feed {
             peer: *peer,
@@ -129,6 +134,7 @@ impl World {
             verb: spec.verb,
             direction: spec.direction,
             grid: spec.grid,
+            wanted: asked.wanted,
             blocks: blocks.clone(),
             feeds: feeds.collect(),
             staging: staging.clone(),
@@ -150,11 +156,26 @@ impl World {
             return;
         }
         let (peer, deadline_ms) = (self.nodes[node].peer, self.now_ms + spec.whole_ms);
-        self.landings.insert(attempt, Landing { job: at, node, peer, blocks, deadline_ms, told: false });
+        self.landings
+            .insert(attempt, Landing { job: at, node, peer, blocks, asked, deadline_ms, told: false });
         self.act_all(node, out);
         if self.landings[&attempt].told {
             self.violate("live", format!("{attempt} ended as it began"));
         }
         self.jobs[at].open = Some(attempt);
+    }
+
+    /// What a consumer has already stays as it is, whatever lands beside it.
+    fn fill_unwanted(&mut self, at: usize, asked: &Asked, blocks: &[BlockRef]) {
+        let job = &self.jobs[at];
+        let memory = &mut self.nodes[job.spec.consumer].memory;
+        for (position, block) in asked.named.clone().zip(blocks) {
+            if (asked.wanted.first..asked.wanted.end).contains(&position) {
+                continue;
+            }
+            for (layer, shard) in (0..LAYERS).flat_map(|layer| (0..SHARDS).map(move |shard| (layer, shard))) {
+                memory.write(Place { block: *block, layer, shard }, job.own_word(position, layer, shard));
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Bugs, seeded on purpose: each bends one decision of the machines on its way in or out.
 
-use sluice_transfer::protocol::{Attempt, Body, Epoch, Event, Message};
+use sluice_transfer::protocol::{Attempt, Body, Epoch, Event, Message, Rect, Registration};
 
 use crate::node::Node;
 
@@ -16,6 +16,8 @@ pub enum Flaw {
     DeadlineEndsQuarantine,
     /// A READ counts when its bytes are here.
     ReadNotConfirmed,
+    /// A producer counts as many cells as are wanted, whichever they are: the first that there are.
+    AnyPartCounts,
 }
 
 impl Flaw {
@@ -42,6 +44,14 @@ impl Flaw {
                 let latest =
                     node.owner.sinks().range(all).next_back().map_or(*attempt, |(latest, _)| *latest);
                 vec![Event::Message { from: *from, message: Message::Transfer(latest, body.clone()) }]
+            }
+            Flaw::AnyPartCounts => {
+                let Body::Register(asked) = body else { return vec![event] };
+                let first_ones =
+                    Rect { first: 0, end: asked.wanted.end - asked.wanted.first, ..asked.wanted };
+                let asked = Registration { wanted: first_ones, ..asked.clone() };
+                let message = Message::Transfer(*attempt, Body::Register(asked));
+                vec![Event::Message { from: *from, message }]
             }
             Flaw::FreedTooEarly | Flaw::DeadlineEndsQuarantine | Flaw::ReadNotConfirmed => vec![event],
         }

@@ -37,14 +37,18 @@ pub struct Word {
 }
 
 impl Flight {
-    pub fn words(post: &Post, shards: std::ops::Range<usize>) -> Vec<Word> {
+    /// `firsts`: the positions that the first block of the source and of the sink is of.
+    pub fn words(post: &Post, shards: std::ops::Range<usize>, firsts: (u32, u32)) -> Vec<Word> {
         let mut words = Vec::new();
         for position in post.rect.first..post.rect.end {
             for layer in post.rect.first_layer..post.rect.end_layer {
                 for shard in shards.clone() {
-                    let place =
-                        |blocks: &[_]| Place { block: blocks[position as usize], layer: layer.into(), shard };
-                    words.push(Word { from: place(&post.source), to: place(&post.sink), value: None });
+                    let place = |blocks: &[_], first: u32| {
+                        let block = blocks[(position - first) as usize];
+                        Place { block, layer: layer.into(), shard }
+                    };
+                    let (from, to) = (place(&post.source, firsts.0), place(&post.sink, firsts.1));
+                    words.push(Word { from, to, value: None });
                 }
             }
         }

@@ -1,13 +1,54 @@
 //! What hardware does with the operations that it has taken.
 
-use sluice_transfer::protocol::Outcome;
+use sluice_transfer::protocol::{Outcome, Post};
 
+use crate::flaw::Flaw;
 use crate::flight::{Flight, What};
+use crate::job::Asked;
 use crate::node::{Life, Node};
 use crate::random::mix;
-use crate::world::World;
+use crate::world::{ReadFate, World};
 
 impl World {
+    /// Takes an operation on.
+    pub fn post(&mut self, at: usize, what: What, post: Post) {
+        let poster = self.nodes[at].peer;
+        let target = if what == What::Write { self.node_of(post.peer) } else { at };
+        let attempt = post.op.attempt;
+        let Some(job) = self.jobs.iter().find(|job| job.id == attempt.id) else { return };
+        let Asked { wanted, named } = &self.landings[&attempt].asked;
+        let mistaken = self.flaw == Some(Flaw::AnyPartCounts) && what == What::Write;
+        if !mistaken && !post.rect.is_within(*wanted) {
+            return self.violate("T1", format!("node {at}: {post:?} goes beyond {wanted:?}"));
+        }
+        let firsts = match what {
+            What::CopyOut => (named.start, named.start),
+            What::Write if mistaken => (0, 0),
+            What::Read | What::Write => (0, named.start),
+        };
+        let words = Flight::words(&post, job.shards(post.link), firsts);
+        if what == What::Read {
+            let fate = ReadFate { link: post.link, rect: post.rect, done: false, confirmed: false };
+            self.reads.insert((attempt, post.op.number), fate);
+        }
+        if what == What::Write {
+            self.endpoint(at, post.peer);
+        }
+        let (cancelled, begun, mute, held_up_until_ms) = (false, false, false, 0);
+        self.flights.push(Flight {
+            what,
+            post,
+            node: at,
+            poster,
+            target,
+            words,
+            cancelled,
+            begun,
+            mute,
+            held_up_until_ms,
+        });
+    }
+
     /// Moves some words of an operation: out of their source, or into their target.
     pub fn fly(&mut self, at: usize, much: u16) {
         let mut flight = self.flights.swap_remove(at);

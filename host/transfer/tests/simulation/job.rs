@@ -1,11 +1,12 @@
 //! One transfer as its engines see it: what is to be moved, and how far they are.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sluice_transfer::protocol::{Attempt, BlockRef, Epoch, Link, Rank, Rect, TransferId};
 
 use crate::memory::SHARDS;
-use crate::random::mix;
+use crate::random::{Random, mix};
 use crate::schedule::JobSpec;
 
 #[derive(Clone, Debug)]
@@ -19,6 +20,14 @@ pub struct Job {
     pub open: Option<Attempt>,
     pub got: Option<Arc<[BlockRef]>>,
     pub completed: bool,
+}
+
+/// What a consumer asks for at one attempt.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub wanted: Rect,
+    /// The positions that its blocks are of: those that are wanted, or all of them, the others being its own already.
+    pub named: Range<u32>,
 }
 
 /// How far a producing process is.
@@ -93,6 +102,23 @@ impl Job {
         };
         let ranks = self.ranks_of(producer);
         parts.into_iter().flat_map(|part| ranks.iter().map(move |rank| (*rank, part))).collect()
+    }
+
+    /// What it lacks at the next attempt: all of it, or what a cache of this moment leaves.
+    pub fn asked(&self) -> Asked {
+        const WHOLE_PERCENT: u64 = 35;
+        let (whole, mut random) =
+            (self.spec.grid.whole(), Random::new(mix(self.nonce) ^ u64::from(self.epoch)));
+        let first = random.below(whole.end as usize) as u32;
+        let end = first + 1 + random.below((whole.end - first) as usize) as u32;
+        let wanted = if random.chance(WHOLE_PERCENT) { whole } else { Rect { first, end, ..whole } };
+        let named = if random.chance(50) { 0..whole.end } else { wanted.first..wanted.end };
+        Asked { wanted, named }
+    }
+
+    /// What a consumer had of its own where something else might land.
+    pub fn own_word(&self, position: u32, layer: usize, shard: usize) -> u64 {
+        mix(!self.nonce ^ mix(u64::from(position) << 32 | (layer as u64) << 16 | shard as u64))
     }
 
     pub fn next_attempt(&self) -> Attempt {

@@ -11,6 +11,7 @@ mod flaw;
 mod flight;
 mod hardware;
 mod job;
+mod leases;
 mod memory;
 mod node;
 mod pressure;
@@ -98,4 +99,9 @@ fn a_deadline_that_ends_quarantine_is_found_out() {
 #[test]
 fn a_read_that_is_not_confirmed_is_found_out() {
     check_flaw(Flaw::ReadNotConfirmed, &["T2", "T6"]);
+}
+
+#[test]
+fn cells_that_nobody_wanted_and_were_counted_are_found_out() {
+    check_flaw(Flaw::AnyPartCounts, &["T1", "T2"]);
 }

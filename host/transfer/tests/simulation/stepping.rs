@@ -147,6 +147,10 @@ impl World {
             }
             return;
         }
+        if kind == Kind::Renew && b % 4 < 2 {
+            // From nothing to twice the hold's own time; what is within its margin is refused.
+            return self.renew_for(at, id, job.spec.ttl_ms * u64::from(b / 4 % 17) / 8);
+        }
         let lease = if kind == Kind::Release { Lease::Release } else { Lease::Renew };
         let (from, to) = (self.nodes[job.spec.consumer].peer, self.nodes[at].peer);
         let mut bytes = Vec::new();

@@ -8,7 +8,7 @@ use sluice_transfer::protocol::{Attempt, BlockRef, Link, Peer, Rect, TransferId}
 use crate::coverage::Coverage;
 use crate::flaw::Flaw;
 use crate::flight::Flight;
-use crate::job::Job;
+use crate::job::{Asked, Job};
 use crate::node::Node;
 use crate::random::mix;
 use crate::schedule::{Setting, Step};
@@ -40,6 +40,7 @@ pub struct Landing {
     pub node: usize,
     pub peer: Peer,
     pub blocks: Arc<[BlockRef]>,
+    pub asked: Asked,
     pub deadline_ms: u64,
     pub told: bool,
 }
@@ -58,6 +59,8 @@ pub struct ReadFate {
 pub struct HoldFate {
     pub blocks: Arc<[BlockRef]>,
     pub ends: u32,
+    /// When its lease ends, once a heartbeat has named a time.
+    pub until_ms: Option<u64>,
     /// Taken back by the engine before it was told that it may.
     pub stolen: bool,
 }

@@ -130,6 +130,12 @@ impl Grid {
             && self.layers > 0
             && self.layers <= MAX_LAYERS
     }
+
+    /// Whether `part` is some of its positions, in all layers.
+    #[must_use]
+    pub fn has_positions(self, part: Rect) -> bool {
+        part.fits(self) && (part.first_layer, part.end_layer) == (0, self.layers)
+    }
 }
 
 impl Rect {
@@ -149,7 +155,13 @@ impl Rect {
     /// Whether it is not empty and lies in `grid`.
     #[must_use]
     pub fn fits(self, grid: Grid) -> bool {
-        !self.is_empty() && self.end <= grid.positions && self.end_layer <= grid.layers
+        self.is_within(grid.whole())
+    }
+
+    /// Whether it is not empty and `other` has all of it.
+    #[must_use]
+    pub fn is_within(self, other: Self) -> bool {
+        self.intersection(other) == Some(self)
     }
 
     /// What both have, if anything.
@@ -271,6 +283,27 @@ mod tests {
             let tokens = Tokens { first: 5, end: 38 };
             assert_eq!(Extent::are_held_by(tokens, first, blocks, block_tokens), held, "{first} {blocks}");
         }
+    }
+
+    #[test]
+    fn a_part_of_a_grid_is_some_of_its_positions_in_all_layers() {
+        let grid = Grid { positions: 4, layers: 3 };
+        let whole = grid.whole();
+        for (part, fits, in_all_layers) in [
+            (whole, true, true),
+            (Rect { first: 3, ..whole }, true, true),
+            (Rect { first: 1, end: 2, ..whole }, true, true),
+            (Rect { first_layer: 1, ..whole }, true, false),
+            (Rect { end_layer: 2, ..whole }, true, false),
+            (Rect { first: 4, ..whole }, false, false),
+            (Rect { first: 3, end: 2, ..whole }, false, false),
+            (Rect { end: 5, ..whole }, false, false),
+            (Rect { end_layer: 4, ..whole }, false, false),
+        ] {
+            assert_eq!((part.fits(grid), grid.has_positions(part)), (fits, in_all_layers), "{part:?}");
+        }
+        let tail = Rect { first: 2, ..whole };
+        assert!(tail.is_within(whole) && tail.is_within(tail) && !whole.is_within(tail));
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Transfers {
     fn lease(&mut self, from: Peer, id: TransferId, lease: Lease, now_ms: u64, out: &mut Vec<Action>) {
         match lease {
             Lease::Renew => {
-                let left_ms = self.renew(id, now_ms).unwrap_or(0);
+                let left_ms = self.renew(id, None, now_ms).unwrap_or(0);
                 let message = Message::Hold(id, Lease::Left { left_ms });
                 out.push(Action::Send { to: from, message });
             }

@@ -109,12 +109,13 @@ impl Transfers {
         Ok(())
     }
 
-    /// A heartbeat for a hold of this engine; how long a reader may now count on it.
+    /// A heartbeat for a hold of this engine, this time for `for_ms` if that is named; how long, in milliseconds, a
+    /// reader may now count on it. See [`Hold::renew`].
     ///
     /// # Errors
-    /// If it is over or of a fixed time.
-    pub fn renew(&mut self, id: TransferId, now_ms: u64) -> Result<u64, RenewRefused> {
-        let left_ms = self.holds.get_mut(&id).ok_or(RenewRefused::Over)?.renew(now_ms)?;
+    /// If it is over or of a fixed time, or the time named is no lease.
+    pub fn renew(&mut self, id: TransferId, for_ms: Option<u64>, now_ms: u64) -> Result<u64, RenewRefused> {
+        let left_ms = self.holds.get_mut(&id).ok_or(RenewRefused::Over)?.renew(for_ms, now_ms)?;
         self.rearm_hold(id, now_ms);
         Ok(left_ms)
     }

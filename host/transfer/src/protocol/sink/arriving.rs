@@ -43,9 +43,9 @@ impl Sink {
         self.let_go(out);
     }
 
-    /// Whether every cell of every link is in place, and every writer has said that it posted no more.
+    /// Whether every wanted cell of every link is in place, and every writer has said that it posted no more.
     fn is_complete(&self) -> bool {
-        let cells = self.spec.grid.whole().cells();
+        let cells = self.spec.wanted.cells();
         let covered = self.links.iter().all(|arrival| arrival.covered.cells() == cells);
         let reported = |end: &Option<End>| matches!(end, Some(End::Complete { .. }));
         covered && (self.spec.verb == Verb::Read || self.feeds.iter().all(|feed| reported(&feed.end)))
@@ -63,12 +63,12 @@ impl Sink {
         if self.phase != SinkPhase::Open {
             return;
         }
-        let cells = self.spec.grid.whole().cells() * self.spec.feeds[feed].links.len() as u64;
+        let wanted = self.spec.wanted;
+        let cells = wanted.cells() * self.spec.feeds[feed].links.len() as u64;
         match end {
             End::Complete { cells: declared } if declared == cells && self.spec.verb == Verb::Write => {
                 let links = self.spec.feeds[feed].links.clone();
-                let whole = self.spec.grid.whole();
-                links.into_iter().for_each(|link| self.written(feed, link, whole, now_ms, out));
+                links.into_iter().for_each(|link| self.written(feed, link, wanted, now_ms, out));
             }
             End::Complete { .. } => self.fail(Reason::BadReport, now_ms, out),
             End::Aborted(reason) | End::Unsure(reason) => self.fail(reason, now_ms, out),
@@ -76,7 +76,7 @@ impl Sink {
     }
 
     fn readable(&mut self, feed: usize, rank: Rank, rect: Rect, now_ms: u64, out: &mut Vec<Action>) {
-        let sound = rect.fits(self.spec.grid) && self.spec.verb == Verb::Read;
+        let sound = rect.is_within(self.spec.wanted) && self.spec.verb == Verb::Read;
         let links = self.links.iter_mut().filter(|own| own.feed == feed && own.link.from == rank);
         let mut taken = links.map(|own| own.ready.insert(rect).is_ok());
         if !sound || !taken.all(|taken| taken) {
@@ -91,7 +91,7 @@ impl Sink {
         let Some(at) = self.links.iter().position(|own| own.feed == feed && own.link == link) else {
             return self.fail(Reason::BadReport, now_ms, out);
         };
-        if !rect.fits(self.spec.grid) || self.spec.verb != Verb::Write {
+        if !rect.is_within(self.spec.wanted) || self.spec.verb != Verb::Write {
             return self.fail(Reason::BadReport, now_ms, out);
         }
         self.first_byte_at_ms = None;

@@ -103,6 +103,7 @@ impl Sink {
             .as_ref()
             .is_none_or(|slots| spec.verb == Verb::Write && slots.len() == spec.blocks.len());
         let sound = spec.grid.is_valid()
+            && spec.grid.has_positions(spec.wanted)
             && (1..=MAX_BLOCKS).contains(&spec.blocks.len())
             && (1..=MAX_SOURCES).contains(&spec.feeds.len())
             && (1..=MAX_LINKS).contains(&links)

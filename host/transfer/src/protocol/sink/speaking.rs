@@ -57,6 +57,7 @@ impl Sink {
             verb: self.spec.verb,
             direction: self.spec.direction,
             grid: self.spec.grid,
+            wanted: self.spec.wanted,
             key: self.spec.feeds[feed].key,
             links: self.spec.feeds[feed].links.clone(),
             landing,

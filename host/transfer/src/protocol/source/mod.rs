@@ -94,7 +94,7 @@ impl Source {
     /// How it ended, once nothing is under way.
     #[must_use]
     pub fn end(&self) -> Option<End> {
-        let cells = self.asked.grid.whole().cells();
+        let cells = self.asked.wanted.cells();
         let total = cells * self.links.len() as u64;
         match self.phase {
             SourcePhase::Read => Some(End::Complete { cells: total }),
@@ -134,7 +134,7 @@ impl Source {
         out: &mut Vec<Action>,
     ) {
         let held = self.is_read_from()
-            && rect.fits(self.asked.grid)
+            && rect.is_within(self.asked.wanted)
             && hold.is_some_and(|hold| hold.spec().blocks.iter().all(|block| generations.is_current(*block)));
         self.say(Body::Confirmed { number, held }, out);
     }

@@ -5,7 +5,7 @@ use super::super::hold::{Hold, HoldPhase};
 use super::super::limits::{MAX_LINKS, MAX_OPS_IN_FLIGHT};
 use super::super::message::Body;
 use super::super::names::Reason;
-use super::super::names::{Op, Verb};
+use super::super::names::{Op, Rect, Verb};
 use super::super::region::Region;
 use super::{Source, SourcePhase};
 
@@ -37,19 +37,19 @@ impl Source {
         }
         let known = self.asked.links.iter().all(|link| hold.ready(link.from).is_some());
         let sound = (1..=MAX_LINKS).contains(&self.links.len());
-        if self.asked.grid != hold.spec().grid || !known || !sound {
+        let grid = hold.spec().grid;
+        if self.asked.grid != grid || !grid.has_positions(self.asked.wanted) || !known || !sound {
             return Some(Reason::Incompatible);
         }
         let short = hold.phase() == HoldPhase::Held && hold.left_ms(now_ms) == 0;
         (begins && reads && short).then_some(Reason::LeaseTooShort)
     }
 
-    /// Posts what is ready and not posted yet, as far as the bound allows.
+    /// Posts what is wanted, ready and not posted yet, as far as the bound allows.
     fn post(&mut self, hold: &Hold, out: &mut Vec<Action>) -> bool {
         for (at, progress) in self.links.iter_mut().enumerate() {
             let link = self.asked.links[at];
-            let ready = hold.ready(link.from).map(Region::rects).unwrap_or_default();
-            for rect in ready.iter().flat_map(|rect| progress.posted.missing(*rect)).collect::<Vec<_>>() {
+            for rect in untouched(hold.ready(link.from), self.asked.wanted, &progress.posted) {
                 if self.ops.len() >= MAX_OPS_IN_FLIGHT {
                     return true;
                 }
@@ -75,7 +75,7 @@ impl Source {
         true
     }
 
-    /// Offers the blocks once, then says what is ready and was not said yet.
+    /// Offers the blocks once, then says what is wanted, ready and was not said yet.
     fn announce(&mut self, hold: &Hold, now_ms: u64, out: &mut Vec<Action>) -> bool {
         if self.phase == SourcePhase::Waiting {
             self.phase = SourcePhase::Moving;
@@ -83,8 +83,7 @@ impl Source {
         }
         let mut news = Vec::new();
         for (rank, said) in &mut self.announced {
-            let ready = hold.ready(*rank).map(Region::rects).unwrap_or_default();
-            for rect in ready.iter().flat_map(|rect| said.missing(*rect)).collect::<Vec<_>>() {
+            for rect in untouched(hold.ready(*rank), self.asked.wanted, said) {
                 if said.insert(rect).is_err() {
                     return false;
                 }
@@ -114,4 +113,9 @@ impl Source {
             progress.done.rects().iter().for_each(|r| self.say(Body::Written { link: *link, rect: *r }, out));
         }
     }
+}
+
+/// What of a rank's cells is ready and wanted, and not yet in `before`.
+fn untouched(ready: Option<&Region>, wanted: Rect, before: &Region) -> Vec<Rect> {
+    ready.iter().flat_map(|ready| ready.within(wanted)).flat_map(|rect| before.missing(rect)).collect()
 }

@@ -68,6 +68,7 @@ fn registration(from: &mut Cursor) -> Read<Registration> {
             tag => return unknown("direction", tag),
         },
         grid: Grid { positions: from.u32()?, layers: from.u16()? },
+        wanted: rect(from)?,
         key: Key(from.u64()?),
         links: from.list("links", MAX_LINKS, LINK_BYTES, link)?,
         landing: blocks(from)?.into(),

@@ -51,11 +51,13 @@ fn reason() -> impl Strategy<Value = Reason> {
 fn registration() -> impl Strategy<Value = Registration> {
     let verb = prop::sample::select(vec![Verb::Read, Verb::Write]);
     let direction = prop::sample::select(vec![Direction::PrefillToDecode, Direction::DecodeToPrefill]);
-    (verb, direction, any::<(u32, u16, u64, u64)>(), vec(link(), 0..MAX_LINKS), blocks()).prop_map(
-        |(verb, direction, (positions, layers, key, left_ms), links, landing)| Registration {
+    let numbers = any::<(u32, u16, u64, u64)>();
+    (verb, direction, numbers, rect(), vec(link(), 0..MAX_LINKS), blocks()).prop_map(
+        |(verb, direction, (positions, layers, key, left_ms), wanted, links, landing)| Registration {
             verb,
             direction,
             grid: Grid { positions, layers },
+            wanted,
             key: Key(key),
             links,
             landing,

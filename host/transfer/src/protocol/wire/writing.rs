@@ -88,6 +88,7 @@ fn registration(asked: &Registration, out: &mut Vec<u8>) {
     });
     out.extend(asked.grid.positions.to_le_bytes());
     out.extend(asked.grid.layers.to_le_bytes());
+    rect(asked.wanted, out);
     out.extend(asked.key.0.to_le_bytes());
     count(asked.links.len(), out);
     asked.links.iter().for_each(|of| link(*of, out));

@@ -1,0 +1,142 @@
+//! Engines of different ranks, block sizes and orders, in all four ways.
+
+use sluice_engine_sdk::wire::{Direction, HoldEnd, Reason, Subject, ToEngine, TransferId, Verb};
+
+use super::engine::{Engine, Job};
+use super::kv::{DECODE, LAYERS, PREFILL};
+use super::world::World;
+
+fn pair(world: &World) -> (Engine, Engine) {
+    let prefill = Engine::attach(&world.socket, "prefill-0", PREFILL);
+    world.until_attached("prefill-0");
+    let decode = Engine::attach(&world.socket, "decode-0", DECODE);
+    world.until_attached("decode-0");
+    (prefill, decode)
+}
+
+/// Moves one prompt, and looks at every byte and every block.
+fn moves(job: &Job, source: &mut Engine, sink: &mut Engine, receive_first: bool) {
+    let (from, to) = (source.allocate(job.tokens), sink.allocate(job.tokens));
+    let name = source.name.clone();
+    if receive_first {
+        sink.receive(job, &name, &to, Vec::new());
+    }
+    source.hold(job, &from, Vec::new());
+    for layer in 0..LAYERS {
+        source.compute(job, &from, layer);
+    }
+    source.filled(job);
+    if !receive_first {
+        sink.receive(job, &name, &to, Vec::new());
+    }
+    while sink.outcome(job.attempt()).is_none() {
+        // A reader's confirmation needs both to hear.
+        source.hear_once();
+        sink.hear_once();
+    }
+    assert_eq!(sink.outcome(job.attempt()), Some(true), "{:?}", sink.told);
+    assert_eq!(sink.wrong(job, &to, job.tokens), 0);
+    sink.take_over(&to);
+    sink.free(&to);
+    source.hear_until(|source| source.named.is_empty());
+    assert!(source.was_told(&ToEngine::HoldEnded { id: job.id, end: HoldEnd::Delivered }));
+    assert_eq!((source.used(), sink.used()), (0, 0));
+}
+
+#[test]
+fn every_way_moves_every_byte_between_processes_ranks() {
+    let world = World::new();
+    let (mut prefill, mut decode) = pair(&world);
+    let mut number = 0;
+    for receive_first in [true, false] {
+        for verb in [Verb::Read, Verb::Write] {
+            for direction in [Direction::PrefillToDecode, Direction::DecodeToPrefill] {
+                number += 1;
+                let job = Job { direction, ..Job::new(number, verb, 77) };
+                match direction {
+                    Direction::PrefillToDecode => moves(&job, &mut prefill, &mut decode, receive_first),
+                    Direction::DecodeToPrefill => moves(&job, &mut decode, &mut prefill, receive_first),
+                }
+            }
+        }
+    }
+    let figures = world.node.handle().figures();
+    assert_eq!((figures.completed, figures.holds.get(&HoldEnd::Delivered)), (8, Some(&8)));
+    assert_eq!(world.node.handle().holds(), 0);
+}
+
+#[test]
+fn blocks_that_are_no_longer_the_same_are_not_delivered() {
+    let world = World::new();
+    let (mut prefill, mut decode) = pair(&world);
+    prefill.is_honest = false;
+    let job = Job::new(1, Verb::Read, 64);
+    let (from, to) = (prefill.allocate(64), decode.allocate(64));
+    prefill.hold(&job, &from, Vec::new());
+    prefill.filled(&job);
+    decode.receive(&job, "prefill-0", &to, Vec::new());
+    while decode.outcome(job.attempt()).is_none() {
+        prefill.hear_once();
+        decode.hear_once();
+    }
+    assert!(decode.was_told(&ToEngine::Failed { attempt: job.attempt(), reason: Reason::Stale }));
+    decode.hear_until(|decode| decode.named.is_empty());
+}
+
+#[test]
+fn leases_are_renewed_and_ended_by_whoever_knows_the_hold() {
+    let world = World::new();
+    let (mut prefill, mut decode) = pair(&world);
+    let job = Job::new(1, Verb::Read, 32);
+    let blocks = prefill.allocate(32);
+    prefill.hold(&job, &blocks, Vec::new());
+    prefill.filled(&job);
+    // Behind the hold, which comes by another socket.
+    prefill.sessions[0].renew(job.id).unwrap();
+    prefill.hear_until(|engine| is_left(engine, job.id, 1));
+    assert!(world.node.handle().hold(job.id).is_some_and(|held| held.is_filled));
+    decode.sessions[0].renew(job.id).unwrap();
+    decode.hear_until(|engine| is_left(engine, job.id, 1));
+    decode.sessions[0].release(job.id).unwrap();
+    prefill.hear_until(|engine| engine.named.is_empty());
+    assert!(prefill.was_told(&ToEngine::HoldEnded { id: job.id, end: HoldEnd::Released }));
+    decode.sessions[0].renew(job.id).unwrap();
+    decode.hear_until(|engine| engine.was_told(&ToEngine::LeaseLeft { id: job.id, left_ms: 0 }));
+    // The host may as well.
+    let job = Job::new(2, Verb::Read, 32);
+    let blocks = prefill.allocate(32);
+    prefill.hold(&job, &blocks, Vec::new());
+    prefill.sessions[0].renew(job.id).unwrap();
+    prefill.hear_until(|engine| is_left(engine, job.id, 1));
+    world.node.handle().release(job.id).unwrap();
+    prefill.hear_until(|engine| engine.named.is_empty());
+    assert!(world.node.handle().hold(job.id).is_none());
+}
+
+fn is_left(engine: &Engine, id: TransferId, least_ms: u64) -> bool {
+    let is_it = |event: &ToEngine| matches!(event, ToEngine::LeaseLeft { id: of, left_ms } if *of == id && *left_ms >= least_ms);
+    engine.told.iter().any(is_it)
+}
+
+#[test]
+fn what_cannot_be_is_refused_to_its_engine() {
+    use sluice_engine_sdk::wire::Refused;
+    let world = World::new();
+    let (mut prefill, mut decode) = pair(&world);
+    let job = Job::new(1, Verb::Write, 32);
+    let blocks = decode.allocate(32);
+    decode.receive(&job, "nobody", &blocks, Vec::new());
+    let subject = Subject::Receive(job.attempt());
+    decode.hear_until(|decode| decode.was_told(&ToEngine::Refused { subject, why: Refused::NoSource }));
+    let blocks = prefill.allocate(32);
+    prefill.hold(&job, &blocks, Vec::new());
+    prefill.sessions[0].renew(job.id).unwrap();
+    prefill.hear_until(|engine| is_left(engine, job.id, 1));
+    // The name of a hold that there is, from another engine.
+    let theirs = decode.allocate(32);
+    decode.hold(&job, &theirs, Vec::new());
+    let subject = Subject::Hold(job.id);
+    decode.hear_until(|decode| decode.was_told(&ToEngine::Refused { subject, why: Refused::Used }));
+    assert!(world.node.handle().hold(job.id).is_some(), "the first one is as it was");
+    assert_eq!(world.node.handle().figures().refused.get(&Refused::NoSource), None, "the node refuses it");
+}
