@@ -19,6 +19,7 @@ mod errors;
 mod faults;
 mod flows;
 mod hold_times;
+mod hosted;
 mod ipv6;
 mod legs;
 mod limits;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -18,9 +19,14 @@ pub struct FleetPlan {
     pub can_prefill: bool,
     /// Whether all that engines are asked, and all KV they give, goes through gates.
     pub gated: bool,
+    /// Whether engines of a pool whose KV the host moves attach to it.
+    pub attached: bool,
     /// Policies in the folder at the start.
     pub policies: Vec<PolicyFile>,
 }
+
+/// For engines to attach; far above what it takes, since tests share few cores.
+const ATTACHED_WITHIN: Duration = Duration::from_secs(20);
 
 impl FleetPlan {
     /// So many prefill and decode engines, as fast as they can be.
@@ -30,13 +36,30 @@ impl FleetPlan {
         Self::new(Mode::Pull, prefills.chain(decodes).collect())
     }
 
+    /// The same, whose KV the host moves.
+    pub fn hosted(prefills: usize, decodes: usize) -> Self {
+        Self { host: HostPlan::new(Mode::HostManaged), attached: true, ..Self::pull(prefills, decodes) }
+    }
+
+    /// The same with engines that do not attach to their host.
+    pub fn unattached(self) -> Self {
+        Self { attached: false, ..self }
+    }
+
     /// So many engines that serve alone.
     pub fn unified(workers: usize) -> Self {
         Self::new(Mode::Unified, vec![EmulatorPlan::fast("unified"); workers])
     }
 
     fn new(mode: Mode, emulators: Vec<EmulatorPlan>) -> Self {
-        Self { host: HostPlan::new(mode), emulators, can_prefill: false, gated: false, policies: Vec::new() }
+        Self {
+            host: HostPlan::new(mode),
+            emulators,
+            can_prefill: false,
+            gated: false,
+            attached: false,
+            policies: Vec::new(),
+        }
     }
 
     /// The same, decided by this policy.
@@ -74,7 +97,16 @@ impl FleetPlan {
         let mut host = self.host.clone();
         let mut workers = Vec::new();
         let mut gates = Vec::new();
-        for (plan, name) in self.emulators.iter().zip(&names) {
+        let socket = folder.path().join("kv.sock");
+        if host.mode == Mode::HostManaged {
+            host.tables.push_str(&format!("[transfer]\nsocket = {:?}\n", socket.display().to_string()));
+        }
+        let link = |(plan, name): (&EmulatorPlan, &String)| match self.attached {
+            true => plan.clone().with(&format!("--kv-link {} --name {name}", socket.display())),
+            false => plan.clone(),
+        };
+        let plans: Vec<_> = self.emulators.iter().zip(&names).map(link).collect();
+        for (plan, name) in plans.iter().zip(&names) {
             let mut gate = None;
             if self.gated {
                 gate = Some(Gates { http: Gate::start().await?, kv: Gate::start().await? });
@@ -90,7 +122,10 @@ impl FleetPlan {
         }
         let host = Host::start(&host, &self.policies).await?;
         host.until_ready().await?;
-        let plans = self.emulators.clone();
+        if self.attached {
+            let all = plans.len() as f64;
+            host.until_metric("sluice_transfer_engines", &[], |count| count == all, ATTACHED_WITHIN).await?;
+        }
         Ok(Fleet { host, workers, gates, plans, names, folder })
     }
 

@@ -159,7 +159,7 @@ fn greatest_common_divisor(one: u32, other: u32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use sluice_engine_sdk::wire::{Element, EngineId, HeadOrder, Order, Planes};
     use sluice_transfer::protocol::Peer;
 
@@ -192,17 +192,22 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_engine_that_is_not_what_the_file_says_moves_nothing() {
-        let engine = |role| AttachedEngine {
+    /// An engine, for tests of what others make of one.
+    pub fn attached() -> AttachedEngine {
+        AttachedEngine {
             name: "e".to_owned(),
             peer: Peer { engine: EngineId::of_name("e"), incarnation: 1 },
-            role,
+            role: wire::Role::Unified,
             model: "m".to_owned(),
             layout: LAYOUT,
             pids: vec![1],
             slab_bytes: 1,
-        };
+        }
+    }
+
+    #[test]
+    fn an_engine_that_is_not_what_the_file_says_moves_nothing() {
+        let engine = |role| AttachedEngine { role, ..attached() };
         for (says, role, model, why) in [
             (wire::Role::Prefill, Role::Prefill, "m", None),
             (wire::Role::Unified, Role::Decode, "m", None),

@@ -159,12 +159,74 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use sluice_core::health::Health;
+
     use super::*;
+    use crate::config;
+    use crate::fleet::Attachment;
+    use crate::telemetry::metrics::Metrics;
 
     #[test]
     fn unmeasured_workers_count_as_their_peers() {
         let mut steps = [10.0, 0.0, 20.0, 0.0, 0.0];
         fill_from_peers(&mut steps, &[2, 2, 2, 1, 0]);
         assert_eq!(steps, [10.0, 15.0, 20.0, 0.0, 0.0]);
+    }
+
+    const POOL: &str = "
+        [[pool]]
+        name = 'main'
+        model = 'm'
+        mode = 'MODE'
+        worker = [
+            { name = 'p0', role = 'prefill', url = 'http://h:1' },
+            { name = 'p1', role = 'prefill', url = 'http://h:2' },
+            { name = 'd0', role = 'decode', url = 'http://h:3' },
+            { name = 'd1', role = 'decode', url = 'http://h:4' },
+            { name = 'u0', role = 'unified', url = 'http://h:5' },
+        ]";
+
+    fn workers(mode: &str) -> Vec<Arc<Worker>> {
+        let config = config::parse(Path::new("sluice.toml"), &POOL.replace("MODE", mode)).expect("valid");
+        let (pool, metrics) = (&config.pools[0], Metrics::default());
+        let workers = pool.workers.iter().map(|worker| Arc::new(Worker::new(pool, worker, &metrics)));
+        workers
+            .inspect(|worker| worker.seen().health = Health { state: State::Up, ..Health::default() })
+            .collect()
+    }
+
+    fn names(workers: &[Arc<Worker>]) -> (Vec<String>, bool) {
+        let table = Table::of(workers, Duration::from_secs(1));
+        (table.workers.iter().map(|worker| worker.name.clone()).collect(), table.breakers_ignored)
+    }
+
+    #[test]
+    fn a_table_has_the_best_of_each_role() {
+        use crate::fleet::attachment::tests::attached;
+        let attach =
+            |worker: &Arc<Worker>| worker.seen().attachment = Attachment::Attached(attached().into());
+        let fail = |worker: &Arc<Worker>| {
+            let mut seen = worker.seen();
+            (0..sluice_core::breaker::WORKER_FAILURES_TO_OPEN).for_each(|_| drop(seen.breaker.failed(1_000)));
+        };
+        let drain = |worker: &Arc<Worker>| worker.seen().draining_since = Some(Duration::ZERO);
+        // Nobody is attached: all are used, and none for being alone.
+        let all = workers("host-managed");
+        assert_eq!(names(&all), (["p0", "p1", "d0", "d1", "u0"].map(str::to_owned).to_vec(), false));
+        attach(&all[1]);
+        attach(&all[2]);
+        assert_eq!(names(&all), (["p1", "d0", "u0"].map(str::to_owned).to_vec(), false));
+        // One that computes is better than one that fails, and one that fails than none.
+        fail(&all[2]);
+        assert_eq!(names(&all), (["p1", "d1", "u0"].map(str::to_owned).to_vec(), false));
+        fail(&all[3]);
+        assert_eq!(names(&all), (["p1", "d0", "d1", "u0"].map(str::to_owned).to_vec(), true));
+        // One that drains stands for nobody.
+        drain(&all[1]);
+        assert_eq!(names(&all).0, ["p0", "p1", "d0", "d1", "u0"].map(str::to_owned));
+        // Where engines move KV, nobody attaches.
+        assert_eq!(names(&workers("pull")).0.len(), 5);
     }
 }

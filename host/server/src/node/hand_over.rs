@@ -29,15 +29,6 @@ pub struct HandOver {
     threshold_tokens: u32,
 }
 
-/// When a hand-over begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begins {
-    /// With the prefill: decode waits for it as well.
-    WithPrefill,
-    /// Once the prefill has answered.
-    AfterPrefill,
-}
-
 /// What is to be handed over, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'a> {
@@ -45,10 +36,8 @@ pub struct Terms<'a> {
     pub id: TransferId,
     /// The engine that prefills.
     pub source: &'a str,
-    /// Who moves the bytes.
+    /// Who moves the bytes. Push begins with the prefill, so that decode waits for that as well; pull when it is over.
     pub mode: TransferMode,
-    /// When.
-    pub begins: Begins,
     /// Tokens of a position: divides the block sizes of both engines.
     pub position_tokens: u32,
     /// With fewer tokens to come decode computes them.
@@ -65,10 +54,10 @@ struct Waits {
 }
 
 impl Waits {
-    fn of(pool: &Pool, begins: Begins) -> Self {
-        let prefill_ms = match begins {
-            Begins::WithPrefill => pool.prefill_timeout_ms,
-            Begins::AfterPrefill => 0,
+    fn of(pool: &Pool, mode: TransferMode) -> Self {
+        let prefill_ms = match mode {
+            TransferMode::Push => pool.prefill_timeout_ms,
+            TransferMode::Pull => 0,
         };
         let within = |part: u64| (prefill_ms + pool.decode_first_byte_ms / part).clamp(1, MAX_WAIT_MS);
         Self {
@@ -82,13 +71,13 @@ impl Waits {
 impl HandOver {
     /// A hand-over on these terms. Nothing has happened yet.
     pub fn new(node: &NodeHandle, pool: &Pool, terms: &Terms<'_>) -> Self {
-        let Terms { id, source, mode, begins, position_tokens, threshold_tokens } = *terms;
+        let Terms { id, source, mode, position_tokens, threshold_tokens } = *terms;
         Self {
             node: node.clone(),
             id,
             source: source.to_owned(),
             mode,
-            waits: Waits::of(pool, begins),
+            waits: Waits::of(pool, mode),
             hold: HoldWanted {
                 transfer: id,
                 of: HoldOf::Prompt,
@@ -172,4 +161,100 @@ impl HandOver {
 fn params(wanted: Wanted) -> String {
     // Numbers and texts alone: this cannot fail.
     serde_json::to_string(&Params { sluice: wanted }).unwrap_or_else(|_| "null".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use sluice_transfer::link;
+    use sluice_transfer::node::{Node, NodeSettings};
+
+    use super::*;
+    use crate::config;
+
+    const POOL: &str = "
+        [[pool]]
+        name = 'main'
+        model = 'm'
+        mode = 'host-managed'
+        prefill_timeout_ms = 60_000
+        decode_first_byte_ms = 4_000
+        worker = [
+            { name = 'p', role = 'prefill', url = 'http://h:1' },
+            { name = 'd', role = 'decode', url = 'http://h:2' },
+        ]";
+
+    fn pool() -> Pool {
+        let mut config = config::parse(Path::new("sluice.toml"), POOL).expect("valid");
+        config.pools.remove(0)
+    }
+
+    fn with_hand_over(mode: TransferMode, check: impl FnOnce(&HandOver)) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = NodeSettings {
+            socket: folder.path().join("kv.sock"),
+            link: link::Settings::default(),
+            limits: sluice_transfer::protocol::limits::Limits::default(),
+            shm: sluice_transfer::fabric::ShmSettings::default(),
+        };
+        let node = Node::start(settings, Arc::new(|| 0), Arc::new(|_| {})).expect("a node");
+        let terms =
+            Terms { id: TransferId(42), source: "p", mode, position_tokens: 16, threshold_tokens: 64 };
+        check(&HandOver::new(node.handle(), &pool(), &terms));
+        node.stop().expect("nothing to copy");
+    }
+
+    #[test]
+    fn legs_are_told_of_one_transfer() {
+        with_hand_over(TransferMode::Push, |hand_over| {
+            let read = |json: &str| serde_json::from_str::<Params<Wanted>>(json).expect("a leg").sluice;
+            let prefill = read(&hand_over.prefill_params());
+            let hold = prefill.hold.expect("a hold");
+            assert_eq!((hold.transfer, hold.of, prefill.receive), (TransferId(42), HoldOf::Prompt, None));
+            assert_eq!((hold.fill_ms, hold.ttl_ms, hold.position_tokens), (60_000, 30_000, 16));
+            let decode = read(&hand_over.decode_params(2));
+            let receive = decode.receive.expect("a receive");
+            assert_eq!((receive.transfer, receive.epoch, receive.verb), (TransferId(42), 2, Verb::Write));
+            assert_eq!((receive.source.as_str(), receive.tokens, decode.hold), ("p", None, None));
+            assert_eq!((receive.first_byte_ms, receive.whole_ms), (61_000, 62_000));
+        });
+    }
+
+    #[test]
+    fn an_answer_must_be_of_this_transfer() {
+        with_hand_over(TransferMode::Pull, |hand_over| {
+            let answer = |params: &str| {
+                let body = format!(r#"{{"id":"x","kv_transfer_params":{params}}}"#);
+                hand_over.answer(&Members::parse(body.as_bytes()).expect("valid")).map(|held| held.tokens)
+            };
+            let held = |version: u32, id: &str| {
+                format!(
+                    r#"{{"sluice":{{"version":{version},"transfer":"{id}","tokens":9,"cached_tokens":0,"received_tokens":0}}}}"#
+                )
+            };
+            let ours = "0000000000000000000000000000002a";
+            assert_eq!(answer(&held(1, ours)), Ok(9));
+            assert_eq!(answer("null"), Err(HandleError::NotHeld));
+            for unusable in
+                [held(2, ours), held(1, &ours.replace('a', "b")), "{}".to_owned(), "[1]".to_owned()]
+            {
+                assert!(matches!(answer(&unusable), Err(HandleError::Unusable(_))), "{unusable}");
+            }
+        });
+    }
+
+    #[test]
+    fn decode_has_time_to_compute_what_does_not_come() {
+        let mut pool = pool();
+        let waits =
+            |first_byte_ms, whole_ms, after_prefill_ms| Waits { first_byte_ms, whole_ms, after_prefill_ms };
+        assert_eq!(Waits::of(&pool, TransferMode::Pull), waits(1_000, 2_000, 1_000));
+        assert_eq!(Waits::of(&pool, TransferMode::Push), waits(61_000, 62_000, 1_000));
+        pool.decode_first_byte_ms = 3_600_000;
+        assert_eq!(Waits::of(&pool, TransferMode::Push), waits(MAX_WAIT_MS, MAX_WAIT_MS, MAX_WAIT_MS));
+        pool.decode_first_byte_ms = 1;
+        assert_eq!(Waits::of(&pool, TransferMode::Pull), waits(1, 1, 1));
+    }
 }

@@ -1,5 +1,5 @@
-//! Step 6, two workers whose KV this host moves. By pull, or by push once the prompt is prefilled, it is as where
-//! engines move it ([`super::pull`]); by push with a decode worker that is bound, both legs run at once ([`push`]).
+//! Step 6, two workers whose KV this host moves. By pull it is as where engines move it ([`super::pull`]); by push both
+//! legs run at once ([`push`]).
 //!
 //! Where one of the two engines is not attached, nothing is moved and nothing is prefilled in vain: decode computes.
 
@@ -22,7 +22,7 @@ use crate::fleet::Worker;
 use crate::held::{Held, Way};
 use crate::http::body::ResponseBody;
 use crate::node::NOT_ATTACHED;
-use crate::node::hand_over::{Begins, HandOver, Terms};
+use crate::node::hand_over::{HandOver, Terms};
 use crate::record::Record;
 use crate::telemetry::labels::Fallback;
 
@@ -38,11 +38,14 @@ pub(super) async fn run(
     let Some(promised) = promise(&attempt, &plan, node)? else {
         return compute(attempt, &plan, record).await;
     };
-    match plan.decode {
-        DecodeChoice::Now(decode) if plan.transfer == TransferMode::Push => {
+    match (plan.transfer, plan.decode) {
+        (TransferMode::Push, DecodeChoice::Now(decode)) => {
             push::run(attempt, plan.prefill, decode, promised, record).await
         }
-        _ => pull::run(attempt, plan, Some(promised), record).await,
+        // A push to nobody in particular is a bad verdict, and comes this far no more.
+        (TransferMode::Pull, _) | (TransferMode::Push, DecodeChoice::AfterPrefill) => {
+            pull::run(attempt, plan, Some(promised), record).await
+        }
     }
 }
 
@@ -74,12 +77,10 @@ fn promise(
         tell_not_attached(call, &prefill);
         return Ok(None);
     };
-    let is_early = matches!(plan.decode, DecodeChoice::Now(_)) && plan.transfer == TransferMode::Push;
     let terms = Terms {
         id: call.app.ids.transfer(),
         source,
         mode: plan.transfer,
-        begins: if is_early { Begins::WithPrefill } else { Begins::AfterPrefill },
         position_tokens,
         threshold_tokens: plan.kv_recompute_threshold_tokens,
     };
