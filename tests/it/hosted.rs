@@ -4,7 +4,7 @@ use sluice_harness::ask::message;
 use sluice_harness::{Ask, Fleet, FleetPlan, Metrics, PolicyFile};
 use sluice_sim::words;
 
-use crate::{SOON, right};
+use crate::right;
 
 /// Prompt lengths around KV blocks of 16 tokens, and one that takes several steps.
 const PROMPT_WORDS: [usize; 5] = [1, 15, 16, 17, 3_000];
