@@ -192,9 +192,7 @@ mod tests {
         let config = config::parse(Path::new("sluice.toml"), &POOL.replace("MODE", mode)).expect("valid");
         let (pool, metrics) = (&config.pools[0], Metrics::default());
         let workers = pool.workers.iter().map(|worker| Arc::new(Worker::new(pool, worker, &metrics)));
-        workers
-            .inspect(|worker| worker.seen().health = Health::default().after(Report::ProbeOk))
-            .collect()
+        workers.inspect(|worker| worker.seen().health = Health::default().after(Report::ProbeOk)).collect()
     }
 
     fn names(workers: &[Arc<Worker>]) -> (Vec<String>, bool) {
