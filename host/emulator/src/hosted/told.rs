@@ -1,6 +1,6 @@
 //! What the host's words, and its coming and going, mean for the books.
 
-use sluice_engine_sdk::wire::{Attempt, BlockRef, Subject, ToEngine, ToHost, Tokens};
+use sluice_engine_sdk::wire::{Attempt, BlockRef, HoldEnd, Subject, ToEngine, ToHost, Tokens};
 
 use super::books::{Books, HoldState, LAYERS, Receiving};
 use super::effects::{Came, Effects, ReceiveEnd};
@@ -20,8 +20,8 @@ impl Books {
             ToEngine::Freed { blocks } => effects.release = self.named.given_back(&blocks),
             ToEngine::HoldEnded { id, end } => {
                 let ended = self.holds.remove(&id);
-                // One that was delivered is what its answer says it is.
-                if end != sluice_engine_sdk::wire::HoldEnd::Delivered
+                // One that its consumer has, or does not want, was kept as its answer says.
+                if !matches!(end, HoldEnd::Delivered | HoldEnd::Released)
                     && let Some(hold) = ended
                 {
                     self.will_not_be_had(hold.sequence);

@@ -161,7 +161,7 @@ impl Table {
 mod tests {
     use std::path::Path;
 
-    use sluice_core::health::Health;
+    use sluice_core::health::{Health, Report};
 
     use super::*;
     use crate::config;
@@ -192,9 +192,7 @@ mod tests {
         let config = config::parse(Path::new("sluice.toml"), &POOL.replace("MODE", mode)).expect("valid");
         let (pool, metrics) = (&config.pools[0], Metrics::default());
         let workers = pool.workers.iter().map(|worker| Arc::new(Worker::new(pool, worker, &metrics)));
-        workers
-            .inspect(|worker| worker.seen().health = Health { state: State::Up, ..Health::default() })
-            .collect()
+        workers.inspect(|worker| worker.seen().health = Health::default().after(Report::ProbeOk)).collect()
     }
 
     fn names(workers: &[Arc<Worker>]) -> (Vec<String>, bool) {
@@ -209,7 +207,7 @@ mod tests {
             |worker: &Arc<Worker>| worker.seen().attachment = Attachment::Attached(attached().into());
         let fail = |worker: &Arc<Worker>| {
             let mut seen = worker.seen();
-            (0..sluice_core::breaker::WORKER_FAILURES_TO_OPEN).for_each(|_| drop(seen.breaker.failed(1_000)));
+            (0..sluice_core::breaker::WORKER_FAILURES_TO_OPEN).for_each(|_| _ = seen.breaker.failed(1_000));
         };
         let drain = |worker: &Arc<Worker>| worker.seen().draining_since = Some(Duration::ZERO);
         // Nobody is attached: all are used, and none for being alone.
