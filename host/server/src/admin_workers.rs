@@ -54,7 +54,13 @@ fn carry_out(app: &App, request: &Request<Incoming>) -> Result<Response<Response
     let (pool, worker) = find(app, pool, worker)?;
     let was_draining = pool.draining(worker).asked;
     match order {
-        Order::Drain => pool.drain(worker),
+        Order::Drain => {
+            pool.drain(worker);
+            // It need not wait for conversations that may never go on.
+            if let Some(node) = &app.node {
+                app.kept.end_all_of(node, worker.id);
+            }
+        }
         Order::Undrain => pool.undrain(worker),
     }
     let now = pool.draining(worker);

@@ -19,7 +19,7 @@ use sluice_transfer::layout::{
 };
 use sluice_transfer::protocol::limits::Limits;
 use sluice_transfer::protocol::{
-    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Generations, Grid, Peer, Rank, Rect, TransferId,
+    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Generations, Grid, Peer, Rank, Rect, Tokens, TransferId,
     Verb,
 };
 
@@ -223,6 +223,7 @@ impl Node {
             verb,
             direction: Direction::PrefillToDecode,
             extent: EXTENT,
+            wanted: Tokens { first: EXTENT.first_token, end: EXTENT.end_token },
             blocks: self.blocks(1),
             first_token: 0,
             first_byte_ms: 30_000,

@@ -19,6 +19,7 @@ use crate::clock::{SystemClock, millis};
 use crate::config::{self, Config, ConfigError, PolicyCache, Secrets};
 use crate::fleet::{kv_watch, probe};
 use crate::listen::{self, Serving, TlsServing};
+use crate::kept;
 use crate::node::KvNode;
 use crate::policy_cache;
 use crate::policy_events::{self, PolicyEvents};
@@ -105,10 +106,11 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     app.node = node.as_ref().map(|node| node.handle().clone());
     let app = Arc::new(app);
     let attachments = node.as_ref().map(|node| node.watch(&app));
+    let wheel = node.as_ref().map(|node| kept::wheel::turn(&app, node.handle()));
     let releasing = Releasing::start(app.clone(), holds);
     let code = serve(app, clients, operators, tls).await;
     releasing.finish().await;
-    drop(attachments);
+    drop((attachments, wheel));
     if let Some(node) = node {
         node.stop().await;
     }
