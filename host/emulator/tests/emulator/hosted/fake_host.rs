@@ -1,6 +1,6 @@
 //! A host that moves bytes between attached engines as simply as can be, and does wrong where a test says so.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -66,6 +66,8 @@ pub struct State {
     withheld: Vec<(u64, Vec<BlockRef>)>,
     pub aborted: Vec<Attempt>,
     pub released: Vec<TransferId>,
+    /// Released before they were made: links of two engines are read in any order.
+    early: HashSet<TransferId>,
     pub confirmed: usize,
 }
 
@@ -161,7 +163,11 @@ impl State {
         match message {
             ToHost::Hold { hold } => {
                 let held = Held { session, hold, ready_tokens: 0, parts: 0, is_filled: false };
-                assert!(self.holds.insert(held.hold.id, held).is_none());
+                let id = held.hold.id;
+                assert!(self.holds.insert(id, held).is_none());
+                if self.early.remove(&id) {
+                    self.end_hold(id, HoldEnd::Released);
+                }
             }
             ToHost::Ready { id, rect } => {
                 let Some(held) = self.holds.get_mut(&id) else { return };
@@ -175,6 +181,9 @@ impl State {
             }
             ToHost::Release { id } => {
                 self.released.push(id);
+                if !self.holds.contains_key(&id) {
+                    self.early.insert(id);
+                }
                 self.end_hold(id, HoldEnd::Released);
             }
             ToHost::Receive { receive } => {
