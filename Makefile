@@ -16,7 +16,7 @@ RELEASE_BIN := $(CARGO_TARGET_DIR)/release/sluice
 
 .PHONY: help
 help: ## List the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Check the tools, add the wasm target
@@ -100,10 +100,17 @@ bench-router: build ## CPU, latency and memory beside nginx and vllm-router (ins
 	bash tests/peers/setup.sh $(CARGO_TARGET_DIR)/peers
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-router --peers $(CARGO_TARGET_DIR)/peers $(BENCH_ARGS)
 
+# A Python that has NIXL: that of `make test-vllm`, if it was made, or your own.
+NIXL_PYTHON ?= $(wildcard $(CURDIR)/vllm-cpu/venv/bin/python)
 .PHONY: bench-transfer
-bench-transfer: setup ## KV copies beside memcpy, scattered beside contiguous, planning; TRANSFER_ARGS=--quick for trying
+bench-transfer: setup ## KV copies beside memcpy, push beside pull, between processes, planning; TRANSFER_ARGS=--quick for trying, NIXL_PYTHON=a Python that has NIXL, to compare
 	cargo build --release --quiet -p sluice-transfer-bench
-	$(CARGO_TARGET_DIR)/release/bench-transfer $(TRANSFER_ARGS)
+	$(CARGO_TARGET_DIR)/release/bench-transfer $(if $(NIXL_PYTHON),--nixl-python $(NIXL_PYTHON)) $(TRANSFER_ARGS)
+
+.PHONY: bench-transfer-peers
+bench-transfer-peers: ## The same beside NIXL, which it installs into target/peers/nixl (340 MB)
+	bash tests/peers/nixl/setup.sh $(CARGO_TARGET_DIR)/peers/nixl
+	$(MAKE) --no-print-directory bench-transfer NIXL_PYTHON=$(CARGO_TARGET_DIR)/peers/nixl/bin/python
 
 .PHONY: bench-kill
 bench-kill: build ## Half of 8 engines killed at once among 24,000 requests

@@ -22,6 +22,7 @@ pub mod failure;
 pub mod hash;
 pub mod health;
 pub mod kv_proof;
+pub mod lease;
 pub mod load;
 pub mod measure;
 pub mod plan;

@@ -106,18 +106,22 @@ impl Session {
         }
     }
 
-    /// The session as policies see it. Workers that are gone from the table are left out.
-    pub fn facts(&self, fleet: &FleetColumns, now_ms: u64) -> SessionFacts {
+    /// The session as policies see it. Workers that are gone from the table are left out. `held` is what a worker (by
+    /// [`FleetColumns::id`]) keeps of its last turn: tokens, and for how long in milliseconds.
+    pub fn facts(&self, fleet: &FleetColumns, now_ms: u64, held: Option<(u64, u32, u64)>) -> SessionFacts {
         let row = |id: Option<u64>| -> Option<Row> {
             id.and_then(|id| fleet.id.iter().position(|other| *other == id)).map(|row| row as Row)
+        };
+        let (held_tokens, left_ms) = match held {
+            Some((holder, tokens, left_ms)) if self.holder == Some(holder) => (tokens, left_ms),
+            _ => (0, 0),
         };
         SessionFacts {
             turn: self.turns,
             holder: row(self.holder),
             last_prefill: row(self.last_prefill),
-            // No hold exists before decode-to-prefill reuse: nothing is proven to be held.
-            held_tokens: 0,
-            held_expires_in_ms: 0,
+            held_tokens,
+            held_expires_in_ms: clamp_ms(left_ms),
             last_gap_ms: clamp_ms(now_ms.saturating_sub(self.ended_at_ms)),
             mean_gap_ms: self.gaps.mean_ms as f32,
             gap_spread_ms: self.gaps.spread_ms() as f32,
@@ -194,7 +198,8 @@ mod tests {
         let first = Session::after(None, &turn("hello", 1_000, 2_000));
         let second = Session::after(Some(&first), &turn("hello again", 5_000, 6_000));
         let third = Session::after(Some(&second), &turn("hello again, third", 7_000, 9_000));
-        let facts = third.facts(&table(&[prefill(), decode()]).fleet, 9_500);
+        let facts = third.facts(&table(&[prefill(), decode()]).fleet, 9_500, Some((101, 49, 7_000)));
+        assert_eq!((facts.held_tokens, facts.held_expires_in_ms), (49, 7_000));
         assert_eq!((facts.turn, facts.last_prefill, facts.holder), (3, Some(0), Some(1)));
         assert_eq!((facts.last_gap_ms, facts.mean_gap_ms), (500, 2_000.0));
         assert!((facts.gap_spread_ms - 1_414.2).abs() < 0.1);
@@ -203,7 +208,8 @@ mod tests {
     #[test]
     fn workers_that_are_gone_are_left_out() {
         let session = Session::after(None, &turn("x", 0, 1));
-        let facts = session.facts(&table(&[]).fleet, 2);
+        let facts = session.facts(&table(&[]).fleet, 2, Some((7, 49, 7_000)));
+        assert_eq!(facts.held_tokens, 0, "held by another than who decoded last");
         assert_eq!((facts.holder, facts.last_prefill), (None, None));
     }
 
@@ -241,6 +247,6 @@ mod tests {
     fn clocks_that_step_back_do_no_harm() {
         let first = Session::after(None, &turn("a", 5_000, 9_000));
         let second = Session::after(Some(&first), &turn("ab", 1_000, 2_000));
-        assert_eq!(second.facts(&table(&[]).fleet, 0).last_gap_ms, 0);
+        assert_eq!(second.facts(&table(&[]).fleet, 0, None).last_gap_ms, 0);
     }
 }

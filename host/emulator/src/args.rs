@@ -93,7 +93,7 @@ pub struct EmulateArgs {
     /// How long decode keeps a turn's blocks, in milliseconds.
     #[arg(long, default_value_t = 480_000)]
     decoder_ttl_ms: u64,
-    /// What to do when KV cannot be fetched: answer 500, or compute the prompt here.
+    /// What to do when KV cannot be fetched (--connector pull): answer 500, or compute the prompt here.
     #[arg(long, value_enum, default_value = "fail")]
     load_failure: LoadFailure,
     /// Answer 500 where a real engine would die or hang.
@@ -102,7 +102,7 @@ pub struct EmulateArgs {
     /// Whether `usage` tells cached tokens.
     #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
     report_cached_tokens: bool,
-    /// A fault built in on purpose: read remote KV, but leave the blocks as they are. Answers must turn wrong.
+    /// A fault built in on purpose (--connector pull): read remote KV, but leave the blocks as they are. Answers must turn wrong.
     #[arg(long)]
     fault_skip_kv_copy: bool,
 }

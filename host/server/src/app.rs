@@ -9,10 +9,11 @@ use sluice_transfer::node::NodeHandle;
 
 use crate::admission::Admission;
 use crate::clock::Clock;
-use crate::config::{Config, Secrets};
+use crate::config::{Config, PoolMode, Secrets};
 use crate::decisions::Decisions;
 use crate::fleet::Fleet;
 use crate::ids::Ids;
+use crate::kept::KeptTurns;
 use crate::release::Releases;
 use crate::sessions::Sessions;
 use crate::telemetry::Telemetry;
@@ -32,6 +33,8 @@ pub struct App {
     pub tenants: Arc<Tenants>,
     /// Changed when turns end.
     pub sessions: Sessions,
+    /// Changed when turns end, and by their wheel.
+    pub kept: KeptTurns,
     /// Changed by the folder watcher.
     pub policies: Arc<PolicyHost>,
     /// The last ones, for who asks; written by requests.
@@ -71,11 +74,18 @@ impl App {
         let room =
             Room { running_at_most: config.server.max_in_flight, waiting_at_most: config.server.max_queued };
         let in_flight = telemetry.metrics.in_flight().clone();
+        let pools: Vec<_> = config
+            .pools
+            .iter()
+            .filter(|pool| pool.mode == PoolMode::HostManaged)
+            .map(|pool| pool.name.clone())
+            .collect();
         Self {
             admission: Admission::new(room, tenants.shares(), clock.clone(), in_flight, metrics),
             tenants,
             fleet: Fleet::new(&config, secrets, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
+            kept: KeptTurns::new(&telemetry, &pools),
             upstream,
             decisions: Decisions::default(),
             admin_token: secrets.admin_token,

@@ -22,6 +22,7 @@ pub mod held;
 pub mod http;
 pub mod identity;
 pub mod ids;
+pub mod kept;
 pub mod kv_probe;
 pub mod last_call;
 pub mod listen;

@@ -14,6 +14,16 @@ const PEER: PeerId = PeerId(1);
 /// No transfer here takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Bytes that are marked at a time.
+pub const MARKED_BYTES: usize = 1 << 20;
+
+/// Bytes that tell where they are: those of a source at `offset`, a multiple of 8.
+pub fn mark(offset: u64, part: &mut [u8]) {
+    for (number, word) in (offset / 8..).zip(part.chunks_exact_mut(8)) {
+        word.copy_from_slice(&(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    }
+}
+
 /// The memory of two engines.
 pub struct Sides {
     /// Where KV is.
@@ -27,13 +37,9 @@ impl Sides {
     pub fn new(bytes: u64) -> anyhow::Result<Self> {
         let slab = || Slab::create(bytes, HugePages::FromKernelOnly).map(Arc::new);
         let sides = Self { source: slab()?, sink: slab()? };
-        let mut part = vec![0; 1 << 20];
-        for offset in (0..bytes).step_by(part.len()) {
-            for (index, word) in part.chunks_exact_mut(8).enumerate() {
-                word.copy_from_slice(
-                    &(offset + index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes(),
-                );
-            }
+        let mut part = vec![0; MARKED_BYTES];
+        for offset in (0..bytes).step_by(MARKED_BYTES) {
+            mark(offset, &mut part);
             let len = part.len().min((bytes - offset) as usize);
             sides.source.write(offset, &part[..len])?;
         }

@@ -120,21 +120,17 @@ impl Books {
         let wanted = Tokens { first: first_token, end };
         let extent = Extent { first_token: 0, end_token: held, position_tokens: receive.position_tokens };
         let attempt = Attempt { id: receive.transfer, epoch: Epoch(receive.epoch) };
-        let cannot = if !self.is_attached {
-            Some("no host is attached")
-        } else if self.receives.contains_key(&attempt) {
-            Some("this transfer is under way already")
-        } else if extent.cells(wanted, LAYERS.into()).is_none() {
-            Some("a transfer cannot be so long")
-        } else {
-            None
-        };
-        if let Some(why) = cannot {
+        let from_decode = receive.direction == Direction::DecodeToPrefill;
+        let shown = proofs(if from_decode { &leg.prompt } else { &[] }, receive.position_tokens);
+        let is_proven = !from_decode || !shown.is_empty();
+        if let Some(why) = self.why_not(attempt, extent, wanted, is_proven) {
+            if !is_proven {
+                self.tell(&mut effects, ToHost::Release { id: receive.transfer });
+            }
             effects.came.push((sequence, Came::Nothing));
             effects.ended.push(ReceiveEnd::Failed(why.to_owned()));
             return effects;
         }
-        let shown = if receive.direction == Direction::DecodeToPrefill { &leg.prompt[..] } else { &[] };
         let receive = NewReceive {
             attempt,
             source: EngineId::of_name(&receive.source),
@@ -144,7 +140,7 @@ impl Books {
             wanted,
             blocks: blocks.clone(),
             first_token,
-            proofs: proofs(shown, receive.position_tokens),
+            proofs: shown,
             first_byte_ms: receive.first_byte_ms,
             whole_ms: receive.whole_ms,
         };
@@ -157,6 +153,27 @@ impl Books {
         effects
     }
 
+    /// Why a receive cannot be asked for.
+    fn why_not(
+        &self,
+        attempt: Attempt,
+        extent: Extent,
+        wanted: Tokens,
+        is_proven: bool,
+    ) -> Option<&'static str> {
+        if !self.is_attached {
+            return Some("no host is attached");
+        }
+        if self.receives.contains_key(&attempt) {
+            return Some("this transfer is under way already");
+        }
+        if extent.cells(wanted, LAYERS.into()).is_none() {
+            return Some("a transfer cannot be so long");
+        }
+        // Where nothing is shown to be proven, anything comes.
+        (!is_proven).then_some("a prompt of less than a position proves nothing")
+    }
+
     /// Sequences whose hold of the prompt is wanted, or filling.
     pub fn filling(&self) -> Vec<SequenceId> {
         let fills = |leg: &Leg| {
@@ -167,9 +184,14 @@ impl Books {
         self.legs.iter().filter(|(_, leg)| fills(leg)).map(|(sequence, _)| *sequence).collect()
     }
 
-    /// Such a sequence is in the batch, with so many leading tokens computed or brought. Its hold is made now and not
-    /// while it receives: what does not come is computed in other blocks.
-    pub fn progress(&mut self, sequence: SequenceId, blocks: &[BlockRef], computed: usize) -> Effects {
+    /// Such a sequence is in the batch, with so many leading tokens computed or brought, in blocks that are asked for if
+    /// they are needed. Its hold is made now and not while it receives: what does not come is computed in other blocks.
+    pub fn progress(
+        &mut self,
+        sequence: SequenceId,
+        computed: usize,
+        blocks: impl FnOnce() -> Vec<BlockRef>,
+    ) -> Effects {
         let mut effects = Effects::default();
         let Some(leg) = self.legs.get_mut(&sequence) else { return effects };
         let Some((wanted, state)) = &mut leg.hold else { return effects };
@@ -183,7 +205,8 @@ impl Books {
         };
         if is_new {
             leg.cached_tokens = (computed as u32).saturating_sub(leg.received_tokens);
-            let blocks = blocks[..prompt.div_ceil(self.block_tokens)].to_vec();
+            let mut blocks = blocks();
+            blocks.truncate(prompt.div_ceil(self.block_tokens));
             effects.retain = self.named.name(&blocks);
             effects.say.push(ToHost::Hold { hold: new_hold(wanted, extent, blocks.clone(), Vec::new()) });
             self.holds.insert(wanted.transfer, OpenHold { blocks, sequence });

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod anything;
 mod books;
+#[cfg(test)]
+mod cases;
 mod effects;
 pub(crate) mod leg;
 mod link;
@@ -126,8 +128,8 @@ impl Hosted {
         for sequence in self.books.filling() {
             let effects = match place.engine.progress(sequence) {
                 Some(progress) => {
-                    let blocks = references(place.engine, progress.blocks);
-                    self.books.progress(sequence, &blocks, progress.computed)
+                    let blocks = || references(place.engine, progress.blocks);
+                    self.books.progress(sequence, progress.computed, blocks)
                 }
                 None => self.books.not_running(sequence),
             };

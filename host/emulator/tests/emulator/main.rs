@@ -8,4 +8,5 @@ mod client;
 mod failures;
 mod golden;
 mod holds;
+mod hosted;
 mod pull;

@@ -130,8 +130,8 @@ impl Table {
             columns.decode_context_tokens.push(booked.context_tokens);
             columns.decode_output_tokens.push(booked.output_tokens);
             columns.kv_blocks_free.push(load.kv_blocks_free);
-            // Blocks held for idle sessions come with decode-to-prefill reuse.
-            columns.kv_blocks_held.push(0);
+            let held_blocks = worker.held_tokens().div_ceil(u64::from(worker.block_tokens.max(1)));
+            columns.kv_blocks_held.push(u32::try_from(held_blocks).unwrap_or(u32::MAX));
         }
         columns
     }

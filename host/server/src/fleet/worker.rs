@@ -1,6 +1,6 @@
 //! One engine as the host knows it: what it was configured as, what is booked on it, what was seen of it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +39,9 @@ pub struct Worker {
     pub metrics: WorkerMetrics,
     booked: Booked,
     pub(super) holds: Mutex<Holds>,
+    /// Tokens of a block, as configured.
+    pub block_tokens: u32,
+    held_tokens: AtomicU64,
     seen: Mutex<Seen>,
 }
 
@@ -206,6 +209,10 @@ impl Worker {
     pub fn new(pool: &config::Pool, worker: &config::Worker, metrics: &Metrics) -> Self {
         let mut abilities = match pool.mode {
             PoolMode::Pull => ability::PULL,
+            PoolMode::HostManaged if worker.role == Role::Decode => {
+                const HOLDS: u16 = ability::GIVES_BACK | ability::HOLDS_RENEWABLE | ability::HOLDS_RELEASABLE;
+                ability::PULL | ability::PUSH | HOLDS
+            }
             PoolMode::HostManaged => ability::PULL | ability::PUSH | ability::HOLDS_RELEASABLE,
             PoolMode::Unified => 0,
         };
@@ -224,6 +231,8 @@ impl Worker {
             metrics: metrics.worker(&pool.name, &worker.name, worker.role),
             booked: Booked::default(),
             holds: Mutex::default(),
+            block_tokens: pool.block_tokens,
+            held_tokens: AtomicU64::new(0),
             seen: Mutex::default(),
         }
     }
@@ -253,6 +262,21 @@ impl Worker {
             output_tokens: read(&self.booked.output_tokens),
             kv_blocks: read(&self.booked.kv_blocks),
         }
+    }
+
+    /// Tokens of kept turns that it holds.
+    pub fn held_tokens(&self) -> u64 {
+        self.held_tokens.load(Ordering::Relaxed)
+    }
+
+    /// More are held.
+    pub fn hold_tokens(&self, tokens: u32) {
+        self.held_tokens.fetch_add(tokens.into(), Ordering::Relaxed);
+    }
+
+    /// Fewer are held: as many as were added before.
+    pub fn unhold_tokens(&self, tokens: u32) {
+        self.held_tokens.fetch_sub(tokens.into(), Ordering::Relaxed);
     }
 
     /// What was seen. Held for copies and small updates only, never across a wait.

@@ -1,5 +1,7 @@
 //! One hand-over of KV that this host is to make for a request: what its legs are told of it, and what the node is.
 
+use std::time::Duration;
+
 use sluice_core::verdict::TransferMode;
 use sluice_engine_sdk::leg::{self, HoldOf, HoldWanted, Params, ReceiveWanted, Wanted};
 use sluice_engine_sdk::wire::{Attempt, Direction, Epoch, TransferId, Verb};
@@ -9,6 +11,7 @@ use sluice_transfer::protocol::limits::MAX_WAIT_MS;
 use crate::config::{HOLD_MARGIN_MS, Pool};
 use crate::handle::HandleError;
 use crate::http::members::Members;
+use crate::kept::Reuse;
 
 /// The part of a decode leg's time to its first token in which KV must begin to come: copying begins at once, so
 /// what takes longer most likely never comes, and the engine has the rest to compute the prompt itself.
@@ -18,7 +21,6 @@ const FIRST_BYTE_PART: u64 = 4;
 const WHOLE_PART: u64 = 2;
 
 /// A hand-over. What becomes of it is its owner's to say: see [`crate::held`].
-#[derive(Debug)]
 pub struct HandOver {
     node: NodeHandle,
     id: TransferId,
@@ -27,6 +29,10 @@ pub struct HandOver {
     waits: Waits,
     hold: HoldWanted,
     threshold_tokens: u32,
+    /// What decode is to keep of the turn.
+    turn: Option<HoldWanted>,
+    /// What prefill is to get of the turn before, and within which time it answers.
+    reuse: Option<(Reuse, Duration)>,
 }
 
 /// What is to be handed over, and how.
@@ -88,7 +94,20 @@ impl HandOver {
                 renewable: false,
             },
             threshold_tokens,
+            turn: None,
+            reuse: None,
         }
+    }
+
+    /// Decode keeps its turn, too.
+    pub fn keeping(self, turn: Option<HoldWanted>) -> Self {
+        Self { turn, ..self }
+    }
+
+    /// Prefill gets a kept turn first.
+    pub fn reusing(self, reuse: Option<Reuse>, pool: &Pool) -> Self {
+        let within = Duration::from_millis(pool.prefill_timeout_ms);
+        Self { reuse: reuse.map(|reuse| (reuse, within)), ..self }
     }
 
     /// How the bytes move.
@@ -98,7 +117,8 @@ impl HandOver {
 
     /// `kv_transfer_params` of the prefill leg.
     pub fn prefill_params(&self) -> String {
-        params(Wanted { version: leg::VERSION, hold: Some(self.hold.clone()), receive: None })
+        let receive = self.reuse.as_ref().map(|(reuse, within)| reuse.wanted(*within));
+        params(Wanted { version: leg::VERSION, hold: Some(self.hold.clone()), receive })
     }
 
     /// `kv_transfer_params` of a decode leg: the hand-over's attempt of this number, from 1 on.
@@ -118,7 +138,7 @@ impl HandOver {
             first_byte_ms: self.waits.first_byte_ms,
             whole_ms: self.waits.whole_ms,
         };
-        params(Wanted { version: leg::VERSION, hold: None, receive: Some(receive) })
+        params(Wanted { version: leg::VERSION, hold: self.turn.clone(), receive: Some(receive) })
     }
 
     /// What a prefill's answer says of the blocks it keeps.
@@ -132,6 +152,9 @@ impl HandOver {
         }
         if held.transfer != self.id {
             return Err(unusable("of another transfer".to_owned()));
+        }
+        if let Some((reuse, _)) = &self.reuse {
+            reuse.came(held.received_tokens);
         }
         Ok(held)
     }
@@ -156,6 +179,11 @@ impl HandOver {
     fn attempt(&self, epoch: u32) -> Attempt {
         Attempt { id: self.id, epoch: Epoch(epoch) }
     }
+}
+
+/// `kv_transfer_params` of the one leg of a request that is not split: its turn is to be kept.
+pub fn keeping_params(turn: &HoldWanted) -> String {
+    params(Wanted { version: leg::VERSION, hold: Some(turn.clone()), receive: None })
 }
 
 fn params(wanted: Wanted) -> String {

@@ -12,6 +12,7 @@ use super::call::Call;
 use super::decide::Decision;
 use crate::fleet::{Booking, Pool, Table, Worker};
 use crate::http::error::{ApiError, Blame};
+use crate::kept::TurnHold;
 
 /// An attempt.
 pub(super) struct Attempt<'c, 'b> {
@@ -22,6 +23,8 @@ pub(super) struct Attempt<'c, 'b> {
     /// Boxed: an attempt is handed on from step to step.
     pub facts: Box<Facts>,
     pub decision: Decision,
+    /// Of its turn, where decode may keep it.
+    pub turn_hold: Option<TurnHold>,
 }
 
 /// An attempt that came to nothing, before the client's first byte.

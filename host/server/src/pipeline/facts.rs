@@ -43,7 +43,10 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
             attempt,
             labels: call.labels.clone(),
         },
-        session: call.session.as_ref().map(|session| session.facts(&table.fleet, millis(call.arrived))),
+        session: call
+            .session
+            .as_ref()
+            .map(|session| session.facts(&table.fleet, millis(call.arrived), held(call))),
         fleet: table.fleet.clone(),
         load: table.load(),
         cached_tokens,
@@ -55,6 +58,12 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
 fn kv_bytes_per_token(pool: &Pool, table: &Table) -> u32 {
     let written = pool.config.kv_bytes_per_token;
     if pool.config.kv_bytes_per_token_is_set { written } else { table.kv_bytes_per_token.unwrap_or(written) }
+}
+
+/// What is kept of the conversation's last turn. That the prompt continues it is believed here; the engines prove it.
+fn held(call: &Call<'_>) -> Option<(u64, u32, u64)> {
+    let key = call.session_key.as_ref().filter(|_| call.continues_session)?;
+    call.app.kept.look(key, millis(call.app.clock.elapsed()))
 }
 
 /// The conversation's hash, or the prompt's beginning's: the same on every host and every attempt.

@@ -110,7 +110,7 @@ async fn run(
         // 4. and 5. One policy generation for the whole request decides; the answer is checked.
         let decision = decide::decide(call, &table, &facts)?;
         record.decided(&decision.metrics);
-        let attempt = Attempt { call, number, table, facts, decision };
+        let attempt = Attempt { call, number, table, facts, decision, turn_hold: None };
         if unwanted.has_avoided_pair_of(&attempt) {
             call.trail.note(|story, now| story.attempt_failed(Fallback::PairAvoided.name(), now));
             continue;

@@ -4,25 +4,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::default_policy;
-use sluice_core::facts::{Facts, Finish, Row, TurnEnd, ability};
+use sluice_core::facts::{Facts, Finish, RequestFacts, Row, TurnEnd};
 use sluice_core::failure::Failure;
+use sluice_core::lease::Lease;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
-use sluice_core::verdict::{Retention, TransferMode};
+use sluice_core::verdict::{Keep, Retention, TransferMode};
 
 use super::attempt::Attempt;
 use super::decide::Decision;
 use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
+use crate::kept::{HeldTokens, KeptFate, KeptTurn, TurnHold};
 use crate::record::Record;
-use crate::telemetry::labels::{Label, Outcome, Phase};
+use crate::telemetry::labels::{Fallback, Label, Outcome, Phase};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
 use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
+
+/// The part of a decode worker's KV that kept turns may have: what runs needs room, too.
+const KEPT_PART_OF_A_HOLDER: u64 = 2;
+
+/// Kept turns are counted down when they end; one that never was would be forgotten at once.
+const UNLESS_COUNTED_DOWN_MS: u64 = 0;
 
 /// A turn whose decode leg was dispatched. Dropping it unfinished is a cancel: load goes, nothing is remembered.
 pub(super) struct Turn {
@@ -43,6 +51,8 @@ pub(super) struct Turn {
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<SessionKey>,
+    /// Of this turn, until it is known what becomes of it.
+    hold: Option<TurnHold>,
     mark: PromptMark,
     prompt_bytes: usize,
     tokens: Arc<TokenUse>,
@@ -79,7 +89,7 @@ impl Turn {
         leg: Leg,
         dispatched: Duration,
     ) -> Self {
-        let Attempt { call, facts, decision, .. } = attempt;
+        let Attempt { call, facts, decision, turn_hold, .. } = attempt;
         Self {
             app: call.app.clone(),
             pool: call.pool.clone(),
@@ -94,6 +104,7 @@ impl Turn {
             dispatched,
             mark: call.mark,
             session_key: call.session_key.clone(),
+            hold: turn_hold,
             leg,
             prompt_bytes: call.request.prompt_text().len(),
             tokens: call.tokens.clone(),
@@ -221,24 +232,73 @@ impl Turn {
         self.booking.worker().seen().decode_step.observe(took_ms, f64::from(steps), now);
     }
 
-    /// Asks the policy what becomes of the turn's KV, where the decode worker can keep it at all. No pool of this
-    /// version can, so the answer is checked, and acts later.
+    /// Asks the policy what becomes of the turn's KV, where its decode worker holds it.
     fn retain(&mut self, prompt_tokens: u32, output_tokens: u32, finish: Finish) {
-        let Some(policy) = &self.decision.loaded else { return };
-        if self.leg.worker().abilities & ability::GIVES_BACK == 0 {
-            return;
-        }
-        let end = TurnEnd {
-            facts: std::mem::take(&mut *self.facts),
-            decode: self.decode,
-            held_tokens: prompt_tokens.saturating_add(output_tokens).saturating_sub(1),
-            output_tokens,
-            finish,
+        let (Some(mut hold), Some(key)) = (self.hold.take(), self.session_key.clone()) else { return };
+        let tokens = prompt_tokens.saturating_add(output_tokens).saturating_sub(1);
+        let kept = self.retention(tokens, output_tokens, finish);
+        let kept = kept.and_then(|(keep, request)| Some((self.keep(&mut hold, keep, tokens)?, request)));
+        let (app, node) = (&self.app, hold.node().clone());
+        let Some((lease, request)) = kept else {
+            return app.kept.end_of(&node, &key, KeptFate::Superseded);
         };
-        let _retention = match policy.retain(&end) {
-            Ok(Retention::UseDefault) | Err(_) => default_policy::retain(),
+        let holder = self.booking.worker();
+        let handle = holder.hold_handle(&app.clock, UNLESS_COUNTED_DOWN_MS);
+        let turn = KeptTurn {
+            transfer: hold.wanted().transfer,
+            holder: holder.clone(),
+            engine: holder.engine.clone().unwrap_or_default(),
+            tokens,
+            position_tokens: hold.wanted().position_tokens,
+            lease,
+            policy: self.decision.metrics.name().to_owned(),
+            pool: self.pool.clone(),
+            request,
+            seed: self.facts.seed,
+            counted: HeldTokens::new(holder, tokens, handle),
+        };
+        app.kept.keep(&node, key, turn);
+    }
+
+    /// What the policy says of it, with the request as it was told; `None`: not to be kept.
+    fn retention(
+        &mut self,
+        held_tokens: u32,
+        output_tokens: u32,
+        finish: Finish,
+    ) -> Option<(Keep, RequestFacts)> {
+        let policy = self.decision.loaded.clone()?;
+        let facts = std::mem::take(&mut *self.facts);
+        let end = TurnEnd { facts, decode: self.decode, held_tokens, output_tokens, finish };
+        let answer = policy.retain(&end);
+        *self.facts = end.facts;
+        let retention = match answer {
+            Ok(Retention::UseDefault) => default_policy::retain(),
             Ok(retention) => retention,
+            Err(_) => {
+                self.pool.metrics.fallback(Fallback::RetainFault);
+                default_policy::retain()
+            }
         };
+        match retention {
+            Retention::Keep(keep) => Some((keep, self.facts.request.clone())),
+            Retention::Release | Retention::UseDefault => None,
+        }
+    }
+
+    /// Has it kept, if its holder has room for it and takes part in transfers.
+    fn keep(&self, hold: &mut TurnHold, keep: Keep, tokens: u32) -> Option<Lease> {
+        let holder = self.booking.worker();
+        holder.attached_engine()?;
+        let (blocks, held) = (holder.seen().scraped.kv_blocks_total, holder.held_tokens());
+        let room = u64::from(blocks) * u64::from(holder.block_tokens) / KEPT_PART_OF_A_HOLDER;
+        if held + u64::from(tokens) > room || !holder.takes_work() {
+            self.pool.metrics.fallback(Fallback::KeptTurnsFull);
+            return None;
+        }
+        let now_ms = millis(self.app.clock.elapsed());
+        let lease = Lease::new(keep, now_ms);
+        hold.keep(lease.grant_ms(now_ms)).then_some(lease)
     }
 
     fn remember(&mut self, prompt_tokens: u32, output_tokens: u32) {

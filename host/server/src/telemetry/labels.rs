@@ -82,6 +82,12 @@ labels! {
         PolicyFault = "policy_fault",
         /// Its late hook failed.
         BindDecodeFault = "bind_decode_fault",
+        /// `retain` failed: the turn's KV is not kept.
+        RetainFault = "retain_fault",
+        /// `heartbeat` failed: the turn's KV is let go.
+        HeartbeatFault = "heartbeat_fault",
+        /// A turn was not kept: its holder has no room for more.
+        KeptTurnsFull = "kept_turns_full",
         /// It gave a hint that no engine knows.
         UnknownHint = "unknown_hint",
         /// Prefill gave no usable handle: decode computes the prompt.

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use sluice_engine_sdk::wire::{Attempt, EngineId, TransferId};
 
 use super::engines::{AttachedEngine, Engines};
-use super::holds::{HeldBlocks, Holds};
+use super::holds::{HeldBlocks, Holds, Word};
 use crate::exchange::{Answer, Figures, Handle, NotTaken, Outcome};
 
 /// A way to a node. Nothing here waits.
@@ -65,13 +65,24 @@ impl NodeHandle {
         self.exchange.renew(held.holder, id, for_ms).map(Some)
     }
 
-    /// Nobody will read a hold. One that is over, or was never there, stays so.
+    /// Nobody will read a hold: it ends now, or as soon as its engine has named it. One that is over stays so.
     ///
     /// # Errors
     /// If the exchange is behind, or has stopped: the hold then ends with its lease.
     pub fn release(&self, id: TransferId) -> Result<(), NotTaken> {
-        match self.holds.get(id) {
-            Some(held) => self.exchange.release(held.holder, id),
+        match self.holds.word(id, Word::Release) {
+            Some(holder) => self.exchange.release(holder, id),
+            None => Ok(()),
+        }
+    }
+
+    /// A hold is to last `for_ms` from now, or from when its engine has filled it.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::release`].
+    pub fn keep(&self, id: TransferId, for_ms: u64) -> Result<(), NotTaken> {
+        match self.holds.word(id, Word::Keep { for_ms }) {
+            Some(holder) => self.exchange.renew(holder, id, Some(for_ms)).map(drop),
             None => Ok(()),
         }
     }

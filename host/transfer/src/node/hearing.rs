@@ -10,7 +10,7 @@ use super::ears::LinkEars;
 use super::engines::{Coming, Engines, Going, Speaker, Whole};
 use super::event::NodeEvent;
 use super::handle::NodeHandle;
-use super::holds::{Progress, Report};
+use super::holds::{Progress, Report, Word};
 use crate::exchange::{Books, Hold, NotTaken, Receive, Said};
 use crate::link::{Attached, LinkEvent};
 use crate::protocol::Lease;
@@ -114,6 +114,7 @@ impl Hearing {
         let hold = Hold { id, extent, blocks, first_token, fill_ms, ttl_ms, renewable, margin_ms };
         self.say(speaker, of, &Said::Hold(hold));
         reported.into_iter().for_each(|progress| self.progress(of, id, progress));
+        self.follow(of, id, self.node.holds.early_word(id));
     }
 
     fn report(&self, of: Whole, rank: Rank, id: TransferId, report: Report) {
@@ -127,6 +128,19 @@ impl Hearing {
         put(|| match progress {
             Progress::Ready(rank, rect) => exchange.ready(of.peer, id, rank, rect),
             Progress::Filled => exchange.filled(of.peer, id),
+        });
+        if progress == Progress::Filled {
+            self.follow(of, id, self.node.holds.filled(id));
+        }
+    }
+
+    /// Does what the host said before the hold had come so far.
+    fn follow(&self, of: Whole, id: TransferId, word: Option<Word>) {
+        let exchange = &self.node.exchange;
+        put(|| match word {
+            None => Ok(()),
+            Some(Word::Release) => exchange.release(of.peer, id),
+            Some(Word::Keep { for_ms }) => exchange.renew(of.peer, id, Some(for_ms)).map(drop),
         });
     }
 

@@ -16,6 +16,10 @@ pub const MAX_PROOFS: usize = 4 << 20;
 /// way, and their prefill is then ready when it is filled.
 pub const MAX_EARLY_REPORTS: usize = 4_096;
 
+/// Words of the host about holds that have not come yet, or are over: a second of a busy host. The oldest are
+/// forgotten, and such a hold ends with its lease.
+pub const MAX_EARLY_WORDS: usize = 8_192;
+
 /// A hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldBlocks {
@@ -36,6 +40,15 @@ pub(super) enum Report {
     Filled,
 }
 
+/// What the host wants with a hold, whether or not it has come yet: its engine's word and the host's go different ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Nobody will read it.
+    Release,
+    /// It is to last so long from when it is filled, or from now.
+    Keep { for_ms: u64 },
+}
+
 /// What of a report is for the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -53,6 +66,9 @@ pub(super) struct Holds {
 struct State {
     holds: HashMap<TransferId, Entry>,
     early: VecDeque<(Peer, TransferId, Rank, Report)>,
+    words: HashMap<TransferId, Word>,
+    /// In the order in which they came.
+    said: VecDeque<TransferId>,
     proofs: usize,
     without_proofs: u64,
 }
@@ -118,6 +134,37 @@ impl Holds {
         }
     }
 
+    /// Whom the host's word is for, if it can be followed now; else it is kept until it can.
+    pub fn word(&self, id: TransferId, word: Word) -> Option<Peer> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        match (state.holds.get(&id), word) {
+            (Some(entry), Word::Release) => return Some(entry.held.holder),
+            (Some(entry), Word::Keep { .. }) if entry.held.is_filled => return Some(entry.held.holder),
+            _ => {}
+        }
+        if state.words.insert(id, word).is_none() {
+            state.said.push_back(id);
+        }
+        while state.words.len() > MAX_EARLY_WORDS {
+            let Some(oldest) = state.said.pop_front() else { break };
+            state.words.remove(&oldest);
+        }
+        None
+    }
+
+    /// What the host said of a hold before it had come so far, if that can be followed now.
+    pub fn early_word(&self, id: TransferId) -> Option<Word> {
+        self.lock().early_word(id, false)
+    }
+
+    /// The exchange has been told that all of a hold is there. What the host said of it before.
+    pub fn filled(&self, id: TransferId) -> Option<Word> {
+        let mut state = self.lock();
+        state.holds.get_mut(&id)?.held.is_filled = true;
+        state.early_word(id, true)
+    }
+
     /// Which of the wanted tokens may come, by both sides' proofs.
     ///
     /// # Errors
@@ -179,14 +226,23 @@ impl Holds {
     }
 }
 
+impl State {
+    fn early_word(&mut self, id: TransferId, is_filled: bool) -> Option<Word> {
+        let word = self.words.get(&id).copied().filter(|word| is_filled || *word == Word::Release)?;
+        self.words.remove(&id);
+        self.said.retain(|said| *said != id);
+        Some(word)
+    }
+}
+
 impl Entry {
     fn progress(&mut self, rank: Rank, report: Report) -> Progress {
         match report {
             Report::Ready(rect) => Progress::Ready(rank, rect),
             Report::Filled => {
                 self.filled.insert(rank);
-                self.held.is_filled = self.filled.len() >= self.ranks as usize;
-                if self.held.is_filled { Progress::Filled } else { Progress::Ready(rank, self.whole) }
+                let all = self.filled.len() >= self.ranks as usize;
+                if all { Progress::Filled } else { Progress::Ready(rank, self.whole) }
             }
         }
     }

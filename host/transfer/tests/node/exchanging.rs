@@ -1,5 +1,7 @@
 //! Engines of different ranks, block sizes and orders, in all four ways.
 
+use std::sync::atomic::Ordering;
+
 use sluice_engine_sdk::wire::{Direction, HoldEnd, Reason, Subject, ToEngine, TransferId, Verb};
 
 use super::engine::{Engine, Job};
@@ -139,4 +141,32 @@ fn what_cannot_be_is_refused_to_its_engine() {
     decode.hear_until(|decode| decode.was_told(&ToEngine::Refused { subject, why: Refused::Used }));
     assert!(world.node.handle().hold(job.id).is_some(), "the first one is as it was");
     assert_eq!(world.node.handle().figures().refused.get(&Refused::NoSource), None, "the node refuses it");
+}
+
+#[test]
+fn the_hosts_word_may_come_before_the_hold() {
+    let world = World::new();
+    let (mut prefill, _decode) = pair(&world);
+    let node = world.node.handle();
+    let [released, kept, plain] = [1, 2, 3].map(|number| Job::new(number, Verb::Read, 32));
+    node.release(released.id).unwrap();
+    node.keep(kept.id, 500_000).unwrap();
+    for job in [&released, &kept, &plain] {
+        let blocks = prefill.allocate(32);
+        prefill.hold(job, &blocks, Vec::new());
+        prefill.filled(job);
+    }
+    let ended = |job: &Job, end| ToEngine::HoldEnded { id: job.id, end };
+    prefill.hear_until(|engine| engine.was_told(&ended(&released, HoldEnd::Released)));
+    let is_filled = |job: &Job| node.hold(job.id).is_some_and(|held| held.is_filled);
+    prefill.hear_until(|_| is_filled(&kept) && is_filled(&plain));
+    // Their own leases are 30 s.
+    world.skipped_ms.fetch_add(60_000, Ordering::Relaxed);
+    prefill.hear_until(|engine| engine.was_told(&ended(&plain, HoldEnd::Expired)));
+    assert!(node.hold(kept.id).is_some());
+    node.keep(kept.id, 600_000).unwrap();
+    node.release(kept.id).unwrap();
+    prefill.hear_until(|engine| engine.named.is_empty());
+    node.release(kept.id).unwrap();
+    assert!(node.renew(kept.id, None).unwrap().is_none());
 }

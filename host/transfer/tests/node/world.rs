@@ -1,6 +1,7 @@
 //! A node in this process, and what it told.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +16,8 @@ use super::engine::FAR;
 pub struct World {
     pub node: Node,
     pub socket: PathBuf,
+    /// Added to the node's time.
+    pub skipped_ms: Arc<AtomicU64>,
     events: Mutex<Receiver<NodeEvent>>,
     _folder: tempfile::TempDir,
 }
@@ -32,9 +35,11 @@ impl World {
         let (tell, events) = channel();
         let tell = Arc::new(move |event| drop(tell.send(event)));
         let time = Monotonic::default();
-        let clock = Arc::new(move || time.now_ms());
+        let skipped_ms = Arc::new(AtomicU64::new(0));
+        let skips = Arc::clone(&skipped_ms);
+        let clock = Arc::new(move || time.now_ms() + skips.load(Ordering::Relaxed));
         let node = Node::start(settings, clock, tell).unwrap();
-        Self { node, socket, events: Mutex::new(events), _folder: folder }
+        Self { node, socket, skipped_ms, events: Mutex::new(events), _folder: folder }
     }
 
     pub fn event(&self) -> NodeEvent {

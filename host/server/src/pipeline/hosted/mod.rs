@@ -21,6 +21,7 @@ use crate::config::PoolMode;
 use crate::fleet::Worker;
 use crate::held::{Held, Way};
 use crate::http::body::ResponseBody;
+use crate::kept::{KeptFate, Reuse, TurnHold};
 use crate::node::NOT_ATTACHED;
 use crate::node::hand_over::{HandOver, Terms};
 use crate::record::Record;
@@ -28,13 +29,14 @@ use crate::telemetry::labels::Fallback;
 
 /// Prefills on one worker and decodes on another, of whichever pool.
 pub(super) async fn run(
-    attempt: Attempt<'_, '_>,
+    mut attempt: Attempt<'_, '_>,
     plan: Disaggregated,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
     let call = attempt.call;
     let node = call.app.node.as_ref().filter(|_| call.pool.config.mode == PoolMode::HostManaged);
     let Some(node) = node else { return pull::run(attempt, plan, None, record).await };
+    attempt.turn_hold = turn_hold(&attempt);
     let Some(promised) = promise(&attempt, &plan, node)? else {
         return compute(attempt, &plan, record).await;
     };
@@ -84,8 +86,32 @@ fn promise(
         position_tokens,
         threshold_tokens: plan.kv_recompute_threshold_tokens,
     };
-    let way = Way::HandOver(HandOver::new(node, &call.pool.config, &terms));
+    let turn = attempt.turn_hold.as_ref().map(|hold| hold.wanted().clone());
+    let reuse = reuse(call, node, &plan, source);
+    let hand_over =
+        HandOver::new(node, &call.pool.config, &terms).keeping(turn).reusing(reuse, &call.pool.config);
+    let way = Way::HandOver(hand_over);
     Ok(Some(Held::new(prefill::blocks(call, &prefill, way), &call.app.releases)))
+}
+
+/// A hold of this turn, where decode may be to keep it: of a conversation, and of a policy that will be asked. It is
+/// asked when the turn is over; until then the engine holds it.
+pub(super) fn turn_hold(attempt: &Attempt<'_, '_>) -> Option<TurnHold> {
+    let call = attempt.call;
+    let node = call.app.node.as_ref().filter(|_| call.pool.config.mode == PoolMode::HostManaged)?;
+    let may_be_kept = call.session_key.is_some() && attempt.decision.loaded.is_some();
+    let position_tokens = attempt.table.position_tokens.filter(|_| may_be_kept)?;
+    Some(TurnHold::new(node, call.app.ids.transfer(), position_tokens))
+}
+
+/// What is kept of the conversation's last turn, for the prefill of this one. An engine's own turn is in its own cache.
+fn reuse(call: &Call<'_>, node: &NodeHandle, plan: &Disaggregated, prefill: &str) -> Option<Reuse> {
+    let turn = call.app.kept.take(call.session_key.as_ref()?)?;
+    if turn.engine == prefill {
+        call.app.kept.end(node, turn, KeptFate::Superseded);
+        return None;
+    }
+    Reuse::of(call.app, node, turn, plan.transfer, plan.kv_recompute_threshold_tokens)
 }
 
 /// Decode does it all.

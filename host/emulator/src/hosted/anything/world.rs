@@ -1,26 +1,24 @@
-//! Whatever a host says and whatever becomes of requests: answers stay right, a block that the host has is in no other use,
-//! and all come back. The host here writes into what it may write into, at every step.
+//! An engine, its books, and a host that writes wherever it may.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use proptest::prelude::*;
-use sluice_engine_sdk::leg::{HoldOf, HoldWanted, ReceiveWanted, VERSION, Wanted};
+use sluice_engine_sdk::leg::{HoldWanted, ReceiveWanted, VERSION, Wanted};
 use sluice_engine_sdk::wire::{
-    Attempt, BlockRef, Direction, HoldEnd, NewReceive, Reason, Refused, Subject, ToEngine, ToHost,
+    Attempt, BlockRef, Direction, Epoch, HoldEnd, NewReceive, Reason, Refused, Subject, ToEngine, ToHost,
     TransferId, Verb,
 };
 use sluice_sim::engine::{Emitted, Finish, SequenceId, Submission};
 use sluice_sim::model::Digest;
-use sluice_sim::oracle::{self, Params};
 use sluice_sim::slab::KvMemory;
 use sluice_sim::tokens::{Token, tokenize, words};
 use sluice_sim::{Engine, EngineConfig, Model, TimeModel};
 
-use super::books::Books;
-use super::effects::Effects;
-use super::{leg, references};
+use super::events::Event;
+use crate::hosted::books::Books;
+use crate::hosted::effects::Effects;
+use crate::hosted::{leg, references};
 
 const BLOCK_TOKENS: usize = 4;
 const ENTRY_BYTES: usize = 64;
@@ -44,59 +42,6 @@ impl KvMemory for Memory {
     }
 }
 
-#[derive(Debug, Clone)]
-enum Event {
-    Submit {
-        prompt: u64,
-        tokens: usize,
-        max_tokens: usize,
-        hold: Option<HoldOf>,
-        receive: bool,
-        shows: bool,
-    },
-    Abort(usize),
-    Step,
-    Refuse(usize),
-    Complete {
-        which: usize,
-        cut: Option<u32>,
-    },
-    Fail(usize),
-    EndHold(usize),
-    Free(usize),
-    Confirm(usize),
-    Expire,
-    /// The next messages do not reach the host.
-    Deafen(bool),
-    Detach,
-    Gone,
-    Attach,
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    let hold = prop_oneof![Just(None), Just(Some(HoldOf::Prompt)), Just(Some(HoldOf::Turn))];
-    let submit = (0_u64..3, 1_usize..24, 1_usize..10, hold, any::<bool>(), any::<bool>());
-    prop_oneof![
-        5 => submit.prop_map(|(prompt, tokens, max_tokens, hold, receive, shows)| {
-            Event::Submit { prompt, tokens, max_tokens, hold, receive, shows }
-        }),
-        2 => any::<usize>().prop_map(Event::Abort),
-        8 => Just(Event::Step),
-        1 => any::<usize>().prop_map(Event::Refuse),
-        4 => (any::<usize>(), proptest::option::of(0_u32..24))
-            .prop_map(|(which, cut)| Event::Complete { which, cut }),
-        2 => any::<usize>().prop_map(Event::Fail),
-        2 => any::<usize>().prop_map(Event::EndHold),
-        3 => any::<usize>().prop_map(Event::Free),
-        1 => any::<usize>().prop_map(Event::Confirm),
-        1 => Just(Event::Expire),
-        1 => any::<bool>().prop_map(Event::Deafen),
-        1 => Just(Event::Detach),
-        1 => Just(Event::Gone),
-        2 => Just(Event::Attach),
-    ]
-}
-
 /// What the host has of the engine, under the name of what it has it for.
 #[derive(Debug)]
 struct Had {
@@ -106,23 +51,23 @@ struct Had {
     is_over: bool,
 }
 
-struct World {
-    engine: Engine,
+pub struct World {
+    pub engine: Engine,
     memory: Memory,
-    books: Books,
+    pub books: Books,
     is_deaf: bool,
     host: Vec<Had>,
     /// What a host that is detached had, and may still write to.
     former: Vec<Had>,
     prompts: HashMap<TransferId, Vec<Token>>,
-    asked: BTreeMap<SequenceId, (Vec<Token>, usize)>,
-    got: HashMap<SequenceId, Vec<Token>>,
-    held: usize,
-    confirms: usize,
+    pub asked: BTreeMap<SequenceId, (Vec<Token>, usize)>,
+    pub got: HashMap<SequenceId, Vec<Token>>,
+    pub held: usize,
+    pub confirms: usize,
 }
 
 impl World {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let config = EngineConfig {
             block_tokens: BLOCK_TOKENS,
             blocks: BLOCKS,
@@ -219,8 +164,8 @@ impl World {
         for sequence in self.books.filling() {
             let effects = match self.engine.progress(sequence) {
                 Some(progress) => {
-                    let blocks = references(&self.engine, progress.blocks);
-                    self.books.progress(sequence, &blocks, progress.computed)
+                    let blocks = || references(&self.engine, progress.blocks);
+                    self.books.progress(sequence, progress.computed, blocks)
                 }
                 None => self.books.not_running(sequence),
             };
@@ -281,11 +226,12 @@ impl World {
             self.told(ToEngine::Cut { attempt, end_token: end });
         }
         let entries = entries(&self.prompts[&attempt.id]);
-        for token in receive.wanted.first as usize..end as usize {
+        let first = receive.wanted.first as usize;
+        for (token, entry) in entries.iter().enumerate().take(end as usize).skip(first) {
             let within = token - receive.first_token as usize;
             let block = receive.blocks[within / BLOCK_TOKENS].index as usize;
             let offset = block * BLOCK_BYTES + within % BLOCK_TOKENS * ENTRY_BYTES;
-            self.memory.write(offset, &entries[token]);
+            self.memory.write(offset, entry);
         }
         self.told(ToEngine::Completed { attempt });
     }
@@ -308,7 +254,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, at: usize, event: Event) {
+    pub fn happen(&mut self, at: usize, event: Event) {
         match event {
             Event::Submit { .. } => self.submit(at, event),
             Event::Abort(which) => {
@@ -336,7 +282,7 @@ impl World {
             Event::Confirm(which) => {
                 let Some(at) = self.pick(which, |_| true) else { return };
                 let (blocks, attempt) =
-                    (self.host[at].blocks.clone(), Attempt { id: TransferId(0), epoch: EPOCH });
+                    (self.host[at].blocks.clone(), Attempt { id: TransferId(0), epoch: Epoch(0) });
                 self.told(ToEngine::Confirm { attempt, number: 0, blocks });
             }
             Event::Expire => {
@@ -364,7 +310,7 @@ impl World {
         }
     }
 
-    fn check(&self) {
+    pub fn check(&self) {
         for block in self.host.iter().chain(&self.former).flat_map(|had| &had.blocks) {
             assert_eq!(
                 self.engine.generation(block.index),
@@ -377,7 +323,7 @@ impl World {
     }
 
     /// The host gives everything back, and goes on doing so, until the engine has nothing left to do.
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         self.is_deaf = false;
         self.happen(0, Event::Gone);
         for _ in 0..10_000 {
@@ -399,8 +345,6 @@ impl World {
     }
 }
 
-const EPOCH: sluice_engine_sdk::wire::Epoch = sluice_engine_sdk::wire::Epoch(0);
-
 /// The KV of a prompt, as any engine computes it.
 fn entries(prompt: &[Token]) -> Vec<Vec<u8>> {
     let (model, mut before) = (Model::default(), 0);
@@ -411,58 +355,4 @@ fn entries(prompt: &[Token]) -> Vec<Vec<u8>> {
         entry
     };
     prompt.iter().enumerate().map(entry).collect()
-}
-
-fn play(events: Vec<Event>) -> World {
-    let mut world = World::new();
-    world.happen(0, Event::Attach);
-    for (at, event) in events.into_iter().enumerate() {
-        world.happen(at, event);
-        world.check();
-    }
-    world.end();
-    assert_eq!(world.engine.occupancy().blocks.used, 0);
-    assert_eq!((world.books.named.len(), world.books.legs.len()), (0, 0));
-    assert_eq!((world.books.holds.len(), world.books.receives.len()), (0, 0));
-    for (sequence, (prompt, max_tokens)) in &world.asked {
-        let right = oracle::complete(prompt, *max_tokens, &Params::default());
-        assert_eq!(world.got.get(sequence), Some(&right), "{sequence:?}");
-    }
-    world
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-    #[test]
-    fn blocks_that_the_host_has_are_in_no_other_use_and_answers_stay_right(
-        events in proptest::collection::vec(event(), 1..80),
-    ) {
-        play(events);
-    }
-}
-
-#[test]
-fn what_is_played_gets_everywhere() {
-    let submit = |prompt, hold, receive| Event::Submit {
-        prompt,
-        tokens: 20,
-        max_tokens: 3,
-        hold,
-        receive,
-        shows: false,
-    };
-    let world = play(vec![
-        submit(0, Some(HoldOf::Prompt), true),
-        submit(1, Some(HoldOf::Turn), true),
-        Event::Step,
-        Event::Complete { which: 0, cut: None },
-        Event::Step,
-        Event::Confirm(0),
-        Event::Complete { which: 0, cut: None },
-        Event::Step,
-        Event::Step,
-        Event::Step,
-        Event::Confirm(0),
-    ]);
-    assert_eq!((world.held, world.confirms), (1, 2));
 }
