@@ -214,3 +214,41 @@ async fn help_needs_no_configuration() {
     }
     assert_eq!(run_to_end(&["serve", "--port", "1"], SOON).await.unwrap().code, Some(2));
 }
+
+/// Engines could not attach, or others could take their place.
+#[tokio::test]
+async fn a_socket_that_cannot_be_is_told() {
+    let folder = folder();
+    let open = folder.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    for (socket, why) in
+        [("missing/kv.sock", "No such file or directory"), ("open/kv.sock", "is writable by others")]
+    {
+        let mut plan = HostPlan { mode: Mode::HostManaged, ..pull() };
+        plan.tables = format!("[transfer]\nsocket = {socket:?}\n");
+        let parts = ["engines cannot attach at", socket, why, "set [transfer] socket to a path in a folder"];
+        refused_by("serve", &folder, &plan.toml(), Some("socket ="), &parts).await;
+    }
+}
+
+/// What a file says to no end is told, and is no mistake; so is a folder that is not there yet.
+#[tokio::test]
+async fn what_is_no_mistake_is_noted() {
+    let folder = folder();
+    let told = async |plan: &HostPlan| {
+        let config = folder.path().join("sluice.toml");
+        fs::write(&config, plan.toml()).unwrap();
+        let ended =
+            run_to_end(&["check-config", "--config", &config.display().to_string()], SOON).await.unwrap();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        ended.stdout
+    };
+    let mut plan = pull();
+    plan.tables = "[transfer]\nsocket = \"missing/kv.sock\"\n".into();
+    let unused = told(&plan).await;
+    assert!(unused.contains("[transfer] does nothing: no pool has mode = \"host-managed\""), "{unused}");
+    plan.mode = Mode::HostManaged;
+    let missing = told(&plan).await;
+    assert!(missing.contains("missing is no folder"), "{missing}");
+}

@@ -3,6 +3,7 @@
 use sluice_harness::ask::message;
 use sluice_harness::{Ask, Fleet, FleetPlan, Metrics, PolicyFile};
 use sluice_sim::words;
+use tokio::task::JoinHandle;
 
 use crate::{SOON, nothing_left_booked, right};
 
@@ -128,4 +129,127 @@ async fn engines_that_die_in_a_transfer_cost_no_request() {
         let metrics = metrics(&fleet).await;
         assert_eq!(metrics.sum("sluice_requests_total", &[("outcome", "ok")]), 40.0, "{victim} {how}");
     }
+}
+
+/// Prefills of two seconds, told of every 64 tokens.
+const SLOW: &str = "--time-scale 1 --prefill-tokens-per-s 4000 --max-step-tokens 64";
+
+/// A push that is under way while its prompt is computed, and by whom and for whom.
+struct Pushing {
+    asked: JoinHandle<()>,
+    prefill: String,
+    decode: String,
+}
+
+/// Asks for an answer that must be right, and waits until KV moves while its prompt is still computed.
+async fn pushing(fleet: &Fleet) -> Pushing {
+    let (client, ask) = (fleet.client().clone(), Ask::completion(&words(7, 8_000), 8));
+    let ask = ask.streamed().header("x-transfer", "push");
+    let asked = tokio::spawn(async move { drop(right(&client, &ask).await) });
+    let host = &fleet.host;
+    host.until_metric("sluice_transfer_bytes_total", &[], |bytes| bytes > 0.0, SOON).await.unwrap();
+    let mut busy = Vec::new();
+    for name in fleet.names() {
+        if host.worker(name).await.unwrap()["booked"]["requests"] == 1 {
+            busy.push(name.clone());
+        }
+    }
+    let [prefill, decode] = &busy[..] else { panic!("both legs are under way, not {busy:?}") };
+    Pushing { asked, prefill: prefill.clone(), decode: decode.clone() }
+}
+
+/// What becomes of a transfer whose other end has died, once all is over.
+async fn came_through(fleet: &Fleet, victim: &str, asked: JoinHandle<()>) {
+    asked.await.unwrap();
+    let alive: Vec<_> = fleet.names().iter().map(String::as_str).filter(|name| *name != victim).collect();
+    nothing_left_booked(&fleet.host, &alive).await;
+    for name in alive {
+        fleet.worker(name).until_idle(SOON).await.unwrap();
+    }
+    fleet.host.until_metric("sluice_transfer_holds", &[], |holds| holds == 0.0, SOON).await.unwrap();
+    let metrics = metrics(fleet).await;
+    assert!(metrics.sum("sluice_retries_total", &[]) >= 1.0);
+    assert_eq!(metrics.sum("sluice_requests_total", &[("outcome", "ok")]), 1.0);
+}
+
+#[tokio::test]
+async fn a_prefill_engine_that_dies_while_it_pushes_is_replaced() {
+    let mut fleet = as_told(2, 1).engines("prefill", SLOW).start().await.unwrap();
+    let Pushing { asked, prefill, .. } = pushing(&fleet).await;
+    fleet.worker_mut(&prefill).process().kill().await.unwrap();
+    came_through(&fleet, &prefill, asked).await;
+}
+
+#[tokio::test]
+async fn a_decode_engine_that_dies_while_it_is_pushed_to_is_replaced() {
+    let mut fleet = as_told(1, 2).engines("prefill", SLOW).start().await.unwrap();
+    let Pushing { asked, decode, .. } = pushing(&fleet).await;
+    fleet.worker_mut(&decode).process().kill().await.unwrap();
+    came_through(&fleet, &decode, asked).await;
+    let metrics = metrics(&fleet).await;
+    // Its prefill ended with it: its blocks were given back, and nothing of them is counted as handed over.
+    let fate = |fate| metrics.sum("sluice_transfers_total", &[("mode", "push"), ("handle", fate)]);
+    assert_eq!((fate("stranded"), fate("dispatched")), (1.0, 1.0));
+}
+
+/// A client that leaves ends both legs, the transfer and the hold.
+#[tokio::test]
+async fn a_client_that_leaves_ends_a_push() {
+    let fleet = as_told(1, 1).engines("prefill", SLOW).start().await.unwrap();
+    let Pushing { asked, .. } = pushing(&fleet).await;
+    asked.abort();
+    let host = &fleet.host;
+    host.until_metric("sluice_requests_total", &[("outcome", "cancelled")], |count| count == 1.0, SOON)
+        .await
+        .unwrap();
+    for worker in fleet.workers() {
+        worker.until_idle(SOON).await.unwrap();
+    }
+    for name in ["sluice_transfer_holds", "sluice_worker_handles", "sluice_transfer_queue"] {
+        host.until_metric(name, &[], |count| count == 0.0, SOON).await.unwrap();
+    }
+    let abandoned = [("mode", "push"), ("handle", "abandoned")];
+    assert_eq!(metrics(&fleet).await.sum("sluice_transfers_total", &abandoned), 1.0);
+    right(fleet.client(), &Ask::completion("still there", 4).header("x-transfer", "push")).await;
+}
+
+/// A decode worker that no connection reaches leaves the blocks in hand: another decodes, and nothing is prefilled again.
+#[tokio::test]
+async fn a_decode_leg_that_reached_nobody_is_bound_anew() {
+    let mut plan = as_told(1, 2).gated();
+    plan.host.server = "connect_timeout_ms = 200".into();
+    let mut fleet = plan.start().await.unwrap();
+    fleet.gates("decode-0").http.swallow_connections().await.unwrap();
+    let mut prompt_tokens = 0;
+    for number in 0..6 {
+        let ask = Ask::completion(&words(number, 200), 4).header("x-transfer", "pull");
+        prompt_tokens += right(fleet.client(), &ask).await.prompt_tokens.unwrap();
+    }
+    let metrics = metrics(&fleet).await;
+    assert!(metrics.sum("sluice_retries_total", &[("reason", "connect")]) >= 1.0);
+    assert_eq!(metrics.sum("sluice_transfers_total", &[]), 6.0);
+    assert_eq!(metrics.sum("sluice_transfers_total", &[("mode", "pull"), ("handle", "dispatched")]), 6.0);
+    let computed = fleet.worker("prefill-0").prompt_tokens("local_compute").await.unwrap();
+    assert_eq!(computed, prompt_tokens as f64);
+}
+
+/// What operators see: who is attached, what moved, and how each request's KV did.
+#[tokio::test]
+async fn operators_see_who_is_attached_and_what_moved() {
+    let fleet = as_told(1, 1).start().await.unwrap();
+    right(fleet.client(), &Ask::completion(&words(3, 640), 4).header("x-transfer", "push")).await;
+    let told = fleet.host.admin().get("/admin/fleet").await.unwrap().json();
+    let engine = &told["transfer"]["engines"][0];
+    let of = |name: &str| engine[name].clone();
+    assert_eq!((of("name"), of("worker")), ("decode-0".into(), "main/decode-0".into()));
+    assert_eq!((of("role"), of("blocks"), of("block_tokens")), ("decode".into(), 4096.into(), 16.into()));
+    let flows = told["transfer"]["flows"].as_array().unwrap();
+    let moved: Vec<_> = flows.iter().filter(|flow| flow["bytes"] != 0).collect();
+    let [flow] = &moved[..] else { panic!("one flow, not {flows:?}") };
+    assert_eq!((&flow["source"], &flow["sink"], &flow["verb"]), {
+        (&"prefill-0".into(), &"decode-0".into(), &"push".into())
+    });
+    assert_eq!(told["pools"][0]["workers"][0]["attached"], true);
+    let decisions = fleet.host.admin().get("/admin/decisions").await.unwrap().json();
+    assert_eq!(decisions["decisions"][0]["transfer"], "push", "{decisions}");
 }

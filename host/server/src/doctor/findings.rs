@@ -46,6 +46,18 @@ pub fn of_pool(pool: &Pool, workers: &[&WorkerSeen], pairs: &[&PairSeen]) -> Vec
     findings
 }
 
+/// The folder of the KV link's socket is missing.
+pub fn no_place_to_attach(what: String) -> Finding {
+    Finding {
+        severity: Severity::Wrong,
+        place: "[transfer]".to_owned(),
+        what,
+        why: "a host with a host-managed pool does not start without it",
+        cure: "make the folder, writable by the host's user alone, or set socket to a path in another"
+            .to_owned(),
+    }
+}
+
 struct At<'a>(&'a WorkerSeen);
 
 impl At<'_> {

@@ -77,7 +77,11 @@ pub async fn run(doctor: &Doctor<'_>, progress: impl Fn(&str)) -> Report {
             pairs.push(pair);
         }
     }
-    Report::new(config, workers, pairs)
+    let mut report = Report::new(config, workers, pairs);
+    if let Some(what) = config.transfer.no_folder().filter(|_| config.moves_kv()) {
+        report.add(findings::no_place_to_attach(what));
+    }
+    report
 }
 
 async fn all_workers(doctor: &Doctor<'_>, ids: &Ids, progress: impl Fn(&str)) -> Vec<WorkerSeen> {

@@ -92,6 +92,12 @@ impl Report {
         let well = all.iter().all(|finding| finding.severity != Severity::Wrong);
         Self { well, pools: pools.collect(), workers, pairs, findings: all }
     }
+
+    /// One more.
+    pub fn add(&mut self, finding: Finding) {
+        self.well &= finding.severity != Severity::Wrong;
+        self.findings.push(finding);
+    }
 }
 
 impl fmt::Display for Report {

@@ -58,7 +58,7 @@ impl Attachment {
 
 impl Pool {
     /// Takes in which engines are attached now. What is amiss with one, if that is news, is returned.
-    pub fn attached(&self, engines: &[AttachedEngine]) -> Vec<Arc<str>> {
+    pub fn see_attached(&self, engines: &[AttachedEngine]) -> Vec<Arc<str>> {
         let mut amiss = Vec::new();
         let mut has_changed = false;
         for worker in &self.workers {

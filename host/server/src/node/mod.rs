@@ -105,7 +105,7 @@ fn take_in(node: &NodeHandle, app: &App) {
     // Whoever is still missing, or missing again, is told again.
     app.telemetry.forget_prefix(NOT_ATTACHED);
     for pool in app.fleet.pools() {
-        for why in pool.attached(&engines) {
+        for why in pool.see_attached(&engines) {
             tracing::warn!(pool = pool.config.name, "no KV is moved for an attached engine: {why}");
         }
         if let Some((one, other, apart)) = pool.layouts_apart() {
