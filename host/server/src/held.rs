@@ -42,7 +42,7 @@ pub enum Way {
     /// An engine's own handle, for the decode engine to fetch them by.
     Handle(Handle),
     /// A hand-over that this host makes.
-    HandOver(HandOver),
+    HandOver(Box<HandOver>),
 }
 
 /// Blocks that no decode worker was sent to yet.
