@@ -32,10 +32,11 @@ impl Policy for Guest {
     }
 
     fn route(&self, facts: &Facts) -> Verdict {
-        if sluice_guests::label(facts, "x-transfer") == Some("alone") {
+        let how = sluice_guests::label(facts, "x-transfer").unwrap_or("pull");
+        if how == "alone" {
             return facts.alone().next().map_or(Verdict::UseDefault, |worker| Verdict::unified(worker.row()));
         }
-        sluice_guests::as_told(facts).recompute_below(self.settings.recompute_below_tokens)
+        sluice_guests::as_told(facts, how).recompute_below(self.settings.recompute_below_tokens)
     }
 
     fn retain(&self, turn: &TurnEnd) -> Retention {

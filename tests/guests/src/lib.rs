@@ -28,14 +28,14 @@ pub fn label<'a>(facts: &'a Facts, name: &str) -> Option<&'a str> {
     label.map(|(_, value)| value.as_str())
 }
 
-/// The least loaded pair, whose KV moves as the label `x-transfer` says: pushed where it begins with `push`, pulled, or
-/// `late` for a decode worker that is chosen once the prefill is done.
-pub fn as_told(facts: &Facts) -> Verdict {
+/// The least loaded pair, whose KV moves as it is told: pushed where that begins with `push`, pulled, or `late` for a decode
+/// worker that is chosen once the prefill is done.
+pub fn as_told(facts: &Facts, how: &str) -> Verdict {
     let load = |worker: Worker<'_>| (worker.running() + worker.waiting()) as f32;
     let Some((prefill, decode)) = pick::pair(facts, load, load) else { return Verdict::UseDefault };
-    match label(facts, "x-transfer") {
-        Some(how) if how.starts_with("push") => Verdict::push(prefill.row(), decode.row()),
-        Some("late") => Verdict::pull_late(prefill.row()),
+    match how {
+        how if how.starts_with("push") => Verdict::push(prefill.row(), decode.row()),
+        "late" => Verdict::pull_late(prefill.row()),
         _ => Verdict::pull(prefill.row(), decode.row()),
     }
 }

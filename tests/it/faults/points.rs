@@ -50,10 +50,14 @@ impl Point {
 
     /// Whether requests of this way come by it. A whole answer has no first token of its own.
     pub fn is_on(self, way: Way, streams: bool) -> bool {
-        let needs_two_legs =
-            matches!(self, Self::PrefillDone | Self::PrefillHead | Self::BetweenLegs | Self::Transfer);
+        let is_on_the_way = match self {
+            Self::PrefillDone | Self::PrefillHead => way.has_two_legs(),
+            Self::BetweenLegs => way.has_two_legs() && way != Way::Pushed,
+            Self::Transfer => way.is_pull(),
+            _ => true,
+        };
         let needs_stream = self == Self::BeforeFirstToken;
-        (way.is_pull() || !needs_two_legs) && (streams || !needs_stream)
+        is_on_the_way && (streams || !needs_stream)
     }
 
     /// A request that is met there: a long prompt or a long answer where it has to last.

@@ -19,8 +19,8 @@ use sluice_transfer::layout::{
 };
 use sluice_transfer::protocol::limits::Limits;
 use sluice_transfer::protocol::{
-    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Generations, Grid, Peer, Rank, Rect, Tokens, TransferId,
-    Verb,
+    Attempt, BlockRef, Direction, EngineId, Epoch, Extent, Generations, Grid, Peer, Rank, Rect, Tokens,
+    TransferId, Verb,
 };
 
 use crate::rounds::{Case, Time, measure};

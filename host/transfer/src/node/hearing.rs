@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
-use sluice_engine_sdk::wire::{NewHold, NewReceive, Rank, Refused, Subject, ToEngine, ToHost, TransferId};
+use sluice_engine_sdk::wire::{Direction, NewHold, NewReceive, Rank, Refused, Subject, ToEngine, ToHost, TransferId};
 
 use super::ears::LinkEars;
 use super::engines::{Coming, Engines, Going, Speaker, Whole};
@@ -18,7 +18,7 @@ use crate::protocol::Lease;
 /// How often a command that finds no room is put again, a millisecond apart. Meanwhile nothing is read from engines.
 const PUTS_AT_MOST: u32 = 1_000;
 
-/// The thread that hears.
+/// Hears engines, each on its own thread.
 pub(super) struct Hearing {
     pub node: NodeHandle,
     pub tell: Arc<dyn Fn(NodeEvent) + Send + Sync>,
@@ -29,14 +29,13 @@ impl Hearing {
         match event {
             LinkEvent::Attached(rank) => self.come(*rank),
             LinkEvent::Said { session, message } => {
-                let speaker = self.engines().speaker(session);
+                let speaker = self.speaker(session);
                 if let Some(speaker) = speaker {
                     self.said(&speaker, message);
                 }
             }
             LinkEvent::Invalid { session, text } => {
-                let speaker = self.engines().speaker(session);
-                if let Some(Speaker { name, .. }) = speaker {
+                if let Some(Speaker { name, .. }) = self.speaker(session) {
                     (self.tell)(NodeEvent::Invalid { name, text });
                 }
             }
@@ -62,10 +61,12 @@ impl Hearing {
 
     fn come(&self, rank: Attached) {
         let (sender, pid) = (rank.sender.clone(), rank.pid);
-        let coming = self.engines().come(rank);
-        let (attached, slabs, senders) = match coming {
+        // Whoever speaks as a whole engine must be attached by then, so others are let in only behind that.
+        let mut engines = self.engines();
+        let (attached, slabs, senders) = match engines.come(rank) {
             Coming::Awaited => return,
             Coming::Misfit(text) => {
+                drop(engines);
                 sender.detach(&text);
                 return (self.tell)(NodeEvent::Refused { pid, text });
             }
@@ -74,10 +75,16 @@ impl Hearing {
         let (peer, layout) = (attached.peer, attached.layout);
         // Ears that find the engine not taken say so to its ranks.
         let ears = Box::new(LinkEars { peer, senders, holds: Arc::clone(&self.node.holds) });
-        match self.node.exchange.attach_to(peer, layout, slabs, Books::Asked, ears) {
+        let taken = self.node.exchange.attach_to(peer, layout, slabs, Books::Asked, ears);
+        drop(engines);
+        match taken {
             Ok(()) => (self.tell)(NodeEvent::Attached(attached)),
             Err(refused) => (self.tell)(NodeEvent::Refused { pid, text: refused.to_string() }),
         }
+    }
+
+    fn speaker(&self, session: u64) -> Option<Speaker> {
+        self.node.engines.read().unwrap_or_else(PoisonError::into_inner).speaker(session)
     }
 
     fn said(&self, speaker: &Speaker, message: ToHost) {
@@ -106,15 +113,15 @@ impl Hearing {
 
     fn hold(&self, speaker: &Speaker, of: Whole, hold: NewHold) {
         let NewHold { id, extent, blocks, first_token, proofs, fill_ms, ttl_ms, renewable, margin_ms } = hold;
-        let reported = match self.node.holds.begin(of, id, extent, proofs) {
-            Ok(reported) => reported,
-            Err(why) => return send(speaker, ToEngine::Refused { subject: Subject::Hold(id), why }),
-        };
+        if let Err(why) = self.node.holds.begin(of, id, extent, proofs) {
+            return send(speaker, ToEngine::Refused { subject: Subject::Hold(id), why });
+        }
         let blocks = blocks.into();
         let hold = Hold { id, extent, blocks, first_token, fill_ms, ttl_ms, renewable, margin_ms };
         self.say(speaker, of, &Said::Hold(hold));
+        let (reported, word) = self.node.holds.said(of.peer, id);
         reported.into_iter().for_each(|progress| self.progress(of, id, progress));
-        self.follow(of, id, self.node.holds.early_word(id));
+        self.follow(of, id, word);
     }
 
     fn report(&self, of: Whole, rank: Rank, id: TransferId, report: Report) {
@@ -147,9 +154,10 @@ impl Hearing {
     fn receive(&self, speaker: &Speaker, of: Whole, receive: NewReceive) {
         let NewReceive { attempt, source, verb, direction, extent, mut wanted, proofs, .. } = receive;
         let refuse = |why| send(speaker, ToEngine::Refused { subject: Subject::Receive(attempt), why });
-        let from = self.engines().attached(source).map(|engine| engine.peer);
+        let from = self.node.peer(source);
         let Some(from) = from else { return refuse(Refused::NoSource) };
-        if !proofs.is_empty() {
+        // Of a kept turn nothing comes on an engine's bare word.
+        if direction == Direction::DecodeToPrefill || !proofs.is_empty() {
             let proven = match self.node.holds.proven(attempt.id, extent, wanted, &proofs) {
                 Ok(proven) => proven,
                 Err(why) => return refuse(why),

@@ -35,6 +35,8 @@ pub struct Engine {
     receiving: BTreeMap<Attempt, Vec<BlockRef>>,
     /// Whether what is asked is answered truly.
     pub is_honest: bool,
+    /// Whether it minds what it is told: one that says anything does not know what it has.
+    pub keeps_books: bool,
     /// Ranks that are not attached now.
     pub detached: BTreeSet<usize>,
 }
@@ -58,6 +60,7 @@ impl Engine {
             told: Vec::new(),
             receiving: BTreeMap::new(),
             is_honest: true,
+            keeps_books: true,
             detached: BTreeSet::new(),
         };
         for (at, rank) in ranks.enumerate() {
@@ -195,6 +198,8 @@ impl Engine {
 
     fn heard(&mut self, rank: usize, event: Event) {
         match event {
+            Event::Host(_) if !self.keeps_books => {}
+            Event::GaveUp(_) if !self.keeps_books => {}
             Event::Host(told) => {
                 match &told {
                     ToEngine::Freed { blocks } => {

@@ -17,7 +17,7 @@ fn pair(world: &World) -> (Engine, Engine) {
 }
 
 /// Moves one prompt, and looks at every byte and every block.
-fn moves(job: &Job, source: &mut Engine, sink: &mut Engine, receive_first: bool) {
+pub fn moves(job: &Job, source: &mut Engine, sink: &mut Engine, receive_first: bool) {
     let (from, to) = (source.allocate(job.tokens), sink.allocate(job.tokens));
     let name = source.name.clone();
     if receive_first {

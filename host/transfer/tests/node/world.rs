@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sluice_engine_sdk::transport::{Clock, Monotonic};
+use sluice_transfer::exchange::Figures;
 use sluice_transfer::fabric::ShmSettings;
 use sluice_transfer::link::Settings;
 use sluice_transfer::node::{Node, NodeEvent, NodeSettings};
@@ -46,12 +48,25 @@ impl World {
         self.events.lock().unwrap().recv_timeout(FAR).expect("an event within a minute")
     }
 
+    /// Waits until the exchange has let go of everybody.
+    pub fn until_nobody_is_attached(&self) -> Figures {
+        for _ in 0..60_000 {
+            let figures = self.node.handle().figures();
+            if figures.engines == 0 && self.node.handle().holds() == 0 {
+                return figures;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        panic!("{:?}", self.node.handle().figures());
+    }
+
     /// Waits until an engine is attached.
     pub fn until_attached(&self, name: &str) {
         loop {
             match self.event() {
                 NodeEvent::Attached(engine) if engine.name == name => return,
                 NodeEvent::Attached(_) | NodeEvent::Detached { .. } => {}
+                NodeEvent::Invalid { .. } => {}
                 // It comes again.
                 NodeEvent::Refused { text, .. } if text.contains("attach again in a while") => {}
                 other => panic!("{other:?}"),
