@@ -2,8 +2,8 @@
 
 use sluice_harness::{Emulator, EmulatorPlan, Endpoint, Host, HostPlan, Mode, PolicyFile};
 
-use super::talk::{Events, Taken, Talk, keeping, nothing_left, nothing_left_when_drained};
 use super::cancelled;
+use super::talk::{Events, Taken, Talk, keeping, nothing_left, nothing_left_when_drained};
 use crate::{SOON, right};
 
 /// A turn whose client leaves is not kept; the one before it was spent on it.

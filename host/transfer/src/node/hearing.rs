@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
-use sluice_engine_sdk::wire::{Direction, NewHold, NewReceive, Rank, Refused, Subject, ToEngine, ToHost, TransferId};
+use sluice_engine_sdk::wire::{NewHold, NewReceive, Rank, Refused, Subject, ToEngine, ToHost, TransferId};
 
 use super::ears::LinkEars;
 use super::engines::{Coming, Engines, Going, Speaker, Whole};
@@ -156,8 +156,9 @@ impl Hearing {
         let refuse = |why| send(speaker, ToEngine::Refused { subject: Subject::Receive(attempt), why });
         let from = self.node.peer(source);
         let Some(from) = from else { return refuse(Refused::NoSource) };
-        // Of a kept turn nothing comes on an engine's bare word.
-        if direction == Direction::DecodeToPrefill || !proofs.is_empty() {
+        // What is held with proofs does not come to who has none.
+        let is_proven = || self.node.holds.get(attempt.id).is_some_and(|held| held.has_proofs);
+        if !proofs.is_empty() || is_proven() {
             let proven = match self.node.holds.proven(attempt.id, extent, wanted, &proofs) {
                 Ok(proven) => proven,
                 Err(why) => return refuse(why),
