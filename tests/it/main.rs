@@ -21,6 +21,7 @@ mod flows;
 mod hold_times;
 mod hosted;
 mod ipv6;
+mod kept;
 mod legs;
 mod limits;
 mod passthrough;

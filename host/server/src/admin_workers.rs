@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::fleet::{Pool, Worker};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame, json_response};
+use crate::kept::KeptFate;
 use crate::quoted::quoted;
 
 /// Where orders to workers begin.
@@ -58,7 +59,7 @@ fn carry_out(app: &App, request: &Request<Incoming>) -> Result<Response<Response
             pool.drain(worker);
             // It need not wait for conversations that may never go on.
             if let Some(node) = &app.node {
-                app.kept.end_all_of(node, worker.id);
+                app.kept.end_all_of(node, worker.id, KeptFate::Drained);
             }
         }
         Order::Undrain => pool.undrain(worker),

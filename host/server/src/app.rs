@@ -85,7 +85,7 @@ impl App {
             tenants,
             fleet: Fleet::new(&config, secrets, &clock, &telemetry.metrics),
             sessions: Sessions::new(config.sessions.clone()),
-            kept: KeptTurns::new(&telemetry, &pools),
+            kept: KeptTurns::new(&telemetry.metrics, &pools),
             upstream,
             decisions: Decisions::default(),
             admin_token: secrets.admin_token,

@@ -5,7 +5,9 @@
 
 use std::hint::black_box;
 
-use sluice_policy_sdk::{DecodeChoice, Disaggregated, Facts, Placement, Route, Row, TransferMode, Verdict};
+use sluice_policy_sdk::{
+    DecodeChoice, Disaggregated, Facts, Placement, Route, Row, TransferMode, Verdict, Worker, pick,
+};
 
 /// Decides as a plain, well-behaved policy would: the first pair, else the first worker that serves alone.
 pub fn first(facts: &Facts) -> Verdict {
@@ -17,6 +19,24 @@ pub fn first(facts: &Facts) -> Verdict {
         (Some((prefill, decode)), _) => Verdict::pull(prefill.row(), decode.row()),
         (None, Some(worker)) => Verdict::unified(worker.row()),
         (None, None) => Verdict::UseDefault,
+    }
+}
+
+/// A label of the request.
+pub fn label<'a>(facts: &'a Facts, name: &str) -> Option<&'a str> {
+    let label = facts.request.labels.iter().find(|(other, _)| other == name);
+    label.map(|(_, value)| value.as_str())
+}
+
+/// The least loaded pair, whose KV moves as it is told: pushed where that begins with `push`, pulled, or `late` for a decode
+/// worker that is chosen once the prefill is done.
+pub fn as_told(facts: &Facts, how: &str) -> Verdict {
+    let load = |worker: Worker<'_>| (worker.running() + worker.waiting()) as f32;
+    let Some((prefill, decode)) = pick::pair(facts, load, load) else { return Verdict::UseDefault };
+    match how {
+        how if how.starts_with("push") => Verdict::push(prefill.row(), decode.row()),
+        "late" => Verdict::pull_late(prefill.row()),
+        _ => Verdict::pull(prefill.row(), decode.row()),
     }
 }
 

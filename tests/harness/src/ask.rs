@@ -7,7 +7,7 @@ use hyper::header::HeaderMap;
 use serde_json::{Map, Value, json};
 use sluice_sim::chat::{Message, render};
 use sluice_sim::oracle::{Params, complete};
-use sluice_sim::tokens::{END, text, tokenize};
+use sluice_sim::tokens::{END, Token, text, tokenize};
 use tokio::time::Instant;
 
 use crate::client::Event;
@@ -150,10 +150,20 @@ impl Ask {
         Value::Object(self.body.clone())
     }
 
+    /// The prompt as an engine sees it.
+    pub fn prompt_tokens(&self) -> Vec<Token> {
+        tokenize(&self.prompt)
+    }
+
+    /// The right answer as an engine writes it.
+    pub fn answer_tokens(&self) -> Vec<Token> {
+        complete(&self.prompt_tokens(), self.max_tokens, &Params::default())
+    }
+
     /// The right answer of an engine with default weights, computed without any cache.
     pub fn expected(&self) -> Expected {
-        let prompt = tokenize(&self.prompt);
-        let answer = complete(&prompt, self.max_tokens, &Params::default());
+        let prompt = self.prompt_tokens();
+        let answer = self.answer_tokens();
         let finish_reason = if answer.last() == Some(&END) { "stop" } else { "length" };
         Expected {
             text: text(&answer),

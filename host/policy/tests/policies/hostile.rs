@@ -29,11 +29,13 @@ type Row = (&'static str, End);
 /// With the limits that a host has.
 const BY_USUAL_LIMITS: &[Row] = &[
     ("impure-thousandth", Loads),
+    ("keeps-turns", Loads),
     ("late-binding", Loads),
     ("nan-bits", Loads),
     ("on-demand", Loads),
     ("session-teller", Loads),
     ("tagged", Loads),
+    ("transfer-as-told", Loads),
     ("fewest_requests", Loads),
     ("quiet", Loads),
     ("echo", Loads),

@@ -7,6 +7,7 @@ use sluice_core::facts::Role;
 use sluice_engine_sdk::wire::{self, KvLayout};
 use sluice_transfer::layout::{Geometry, Mismatch, Pair};
 use sluice_transfer::node::AttachedEngine;
+use sluice_transfer::protocol::Peer;
 
 use super::{Pool, Worker};
 
@@ -97,6 +98,11 @@ impl Worker {
         self.seen().attachment.engine().cloned()
     }
 
+    /// Which life of its engine that is.
+    pub fn life(&self) -> Option<Peer> {
+        self.seen().attachment.engine().map(|engine| engine.peer)
+    }
+
     /// Whether it takes part in transfers only if its engine is attached to this host.
     pub fn needs_attachment(&self) -> bool {
         self.engine.is_some() && self.role != Role::Unified
@@ -159,9 +165,8 @@ fn greatest_common_divisor(one: u32, other: u32) -> u32 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use sluice_engine_sdk::wire::{Element, EngineId, HeadOrder, Order, Planes};
-    use sluice_transfer::protocol::Peer;
 
     use super::*;
 

@@ -176,6 +176,16 @@ impl Pool {
         self.pairs.forget(worker.id);
     }
 
+    /// KV bytes of a token, over all layers and ranks: as written, else as attached engines declare it, else the default.
+    pub fn kv_bytes_per_token(&self, table: &Table) -> u32 {
+        let written = self.config.kv_bytes_per_token;
+        if self.config.kv_bytes_per_token_is_set {
+            written
+        } else {
+            table.kv_bytes_per_token.unwrap_or(written)
+        }
+    }
+
     /// A worker by its name.
     pub fn worker(&self, name: &str) -> Option<&Arc<Worker>> {
         self.workers.iter().find(|worker| worker.name == name)

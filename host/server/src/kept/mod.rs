@@ -8,6 +8,8 @@
 
 mod figures;
 mod table;
+#[cfg(test)]
+mod tests;
 mod turn_hold;
 pub mod wheel;
 
@@ -18,16 +20,18 @@ use sluice_core::lease::Lease;
 use sluice_core::session::SessionKey;
 use sluice_engine_sdk::wire::TransferId;
 use sluice_transfer::node::NodeHandle;
+use sluice_transfer::protocol::Peer;
 use tokio::sync::Notify;
 
 use crate::fleet::{HandleGuard, Pool, Worker};
-use crate::telemetry::Telemetry;
+use crate::telemetry::metrics::Metrics;
 use figures::Counted;
 pub use figures::KeptFate;
 use table::Table;
 pub use turn_hold::{Reuse, TurnHold};
 
-/// A conversation's KV, kept by a decode engine.
+/// A conversation's KV, kept by a decode engine. A copy is for looking at: each turn is ended once, by who took it out.
+#[derive(Clone)]
 pub struct KeptTurn {
     /// The hold's name.
     pub transfer: TransferId,
@@ -35,10 +39,10 @@ pub struct KeptTurn {
     pub holder: Arc<Worker>,
     /// The engine's name on the link.
     pub engine: String,
+    /// Which life of the engine holds it: with that it is gone.
+    pub life: Peer,
     /// Tokens held.
     pub tokens: u32,
-    /// Tokens of a position of the hold.
-    pub position_tokens: u32,
     /// For how long.
     pub lease: Lease,
     /// Who is asked about it.
@@ -50,7 +54,19 @@ pub struct KeptTurn {
     /// As its turn had it.
     pub seed: u64,
     /// Counts it as kept by its holder.
-    pub counted: HeldTokens,
+    pub counted: Arc<HeldTokens>,
+}
+
+/// Who holds the blocks of kept turns.
+pub trait Holders {
+    /// Nobody wants a hold any more. Where that cannot be said, it ends with its lease.
+    fn release(&self, hold: TransferId);
+}
+
+impl Holders for NodeHandle {
+    fn release(&self, hold: TransferId) {
+        let _ = Self::release(self, hold);
+    }
 }
 
 /// Tokens counted as held by a worker, until dropped.
@@ -85,16 +101,16 @@ pub struct KeptTurns {
 
 impl KeptTurns {
     /// None yet.
-    pub fn new(telemetry: &Telemetry, pools: &[String]) -> Self {
-        let counted = telemetry.metrics.register(|registry| Counted::register(registry, pools));
+    pub fn new(metrics: &Metrics, pools: &[String]) -> Self {
+        let counted = metrics.register(|registry| Counted::register(registry, pools));
         Self { table: Mutex::default(), changed: Notify::new(), counted }
     }
 
     /// Keeps a turn. The one before it in its conversation ends, and the longest idle where there are too many.
-    pub fn keep(&self, node: &NodeHandle, key: SessionKey, turn: KeptTurn) {
+    pub fn keep(&self, holders: &impl Holders, key: SessionKey, turn: KeptTurn) {
         self.counted.count(&turn, KeptFate::Kept);
         let ended = self.table().put(key, turn);
-        ended.into_iter().for_each(|(turn, fate)| self.end(node, turn, fate));
+        ended.into_iter().for_each(|(turn, fate)| self.end(holders, turn, fate));
         self.changed.notify_one();
     }
 
@@ -111,22 +127,27 @@ impl KeptTurns {
     }
 
     /// A conversation went on elsewhere, or its turn was not kept: what was kept before is of no use.
-    pub fn end_of(&self, node: &NodeHandle, key: &SessionKey, fate: KeptFate) {
+    pub fn end_of(&self, holders: &impl Holders, key: &SessionKey, fate: KeptFate) {
         if let Some(turn) = self.take(key) {
-            self.end(node, turn, fate);
+            self.end(holders, turn, fate);
         }
     }
 
-    /// Ends all that a worker keeps: it drains.
-    pub fn end_all_of(&self, node: &NodeHandle, holder: u64) {
-        let turns = self.table().take_all_of(holder);
-        turns.into_iter().for_each(|turn| self.end(node, turn, KeptFate::Drained));
+    /// Ends all that a worker keeps.
+    pub fn end_all_of(&self, holders: &impl Holders, holder: u64, fate: KeptFate) {
+        let turns = self.table().take_all(|turn| turn.holder.id == holder);
+        turns.into_iter().for_each(|turn| self.end(holders, turn, fate));
+    }
+
+    /// Ends all that went with its engine.
+    pub fn end_lost(&self, holders: &impl Holders) {
+        let turns = self.table().take_all(|turn| turn.holder.life() != Some(turn.life));
+        turns.into_iter().for_each(|turn| self.end(holders, turn, KeptFate::Lost));
     }
 
     /// Ends a turn that was taken out.
-    pub fn end(&self, node: &NodeHandle, turn: KeptTurn, fate: KeptFate) {
-        // Where the node cannot take it, the hold ends with its lease.
-        let _ = node.release(turn.transfer);
+    pub fn end(&self, holders: &impl Holders, turn: KeptTurn, fate: KeptFate) {
+        holders.release(turn.transfer);
         self.counted.count(&turn, fate);
     }
 

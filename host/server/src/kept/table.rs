@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use sluice_core::lease::Lease;
 use sluice_core::session::SessionKey;
 
 use super::KeptTurn;
@@ -10,7 +11,6 @@ use super::figures::KeptFate;
 /// Turns kept at a time: about 600 bytes each here; decode engines run out of blocks long before.
 const KEPT_AT_MOST: usize = 65_536;
 
-#[derive(Default)]
 pub(super) struct Table {
     turns: HashMap<SessionKey, Entry>,
     /// By when something is to be done.
@@ -19,6 +19,7 @@ pub(super) struct Table {
     by_number: BTreeMap<u64, SessionKey>,
     numbers: u64,
     tokens: u64,
+    at_most: usize,
 }
 
 struct Entry {
@@ -27,35 +28,42 @@ struct Entry {
     turn: KeptTurn,
 }
 
+/// A turn about which something is to be done. It stays where it is meanwhile, to be had by whoever wants it.
+pub(super) struct DueTurn {
+    pub key: SessionKey,
+    /// Tells it from a later one of its conversation.
+    pub number: u64,
+    pub turn: KeptTurn,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::of(KEPT_AT_MOST)
+    }
+}
+
 impl Table {
+    /// One for so many.
+    pub fn of(at_most: usize) -> Self {
+        let (turns, due, by_number) = (HashMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { turns, due, by_number, numbers: 0, tokens: 0, at_most }
+    }
+
     /// Puts a turn in; what has to go for it.
     pub fn put(&mut self, key: SessionKey, turn: KeptTurn) -> Vec<(KeptTurn, KeptFate)> {
         let mut gone: Vec<_> =
             self.take(&key).map(|before| (before, KeptFate::Superseded)).into_iter().collect();
-        while self.turns.len() >= KEPT_AT_MOST {
+        while self.turns.len() >= self.at_most {
             let Some(oldest) = self.by_number.first_key_value().map(|(_, key)| key.clone()) else { break };
             gone.extend(self.take(&oldest).map(|turn| (turn, KeptFate::Crowded)));
         }
-        self.insert(key, turn);
-        gone
-    }
-
-    /// Puts back what was taken out to be looked after, unless the conversation has another one by now.
-    pub fn put_back(&mut self, key: SessionKey, turn: KeptTurn) -> Option<KeptTurn> {
-        if self.turns.contains_key(&key) {
-            return Some(turn);
-        }
-        self.insert(key, turn);
-        None
-    }
-
-    fn insert(&mut self, key: SessionKey, turn: KeptTurn) {
         self.numbers += 1;
         let (number, due_at_ms) = (self.numbers, turn.lease.due_at_ms());
         self.tokens += u64::from(turn.tokens);
         self.due.insert((due_at_ms, number));
         self.by_number.insert(number, key.clone());
         self.turns.insert(key, Entry { number, due_at_ms, turn });
+        gone
     }
 
     pub fn get(&self, key: &SessionKey) -> Option<&KeptTurn> {
@@ -70,16 +78,29 @@ impl Table {
         Some(turn)
     }
 
-    /// Takes out the first turn about which something is to be done now.
-    pub fn take_due(&mut self, now_ms: u64) -> Option<(SessionKey, KeptTurn)> {
+    /// The first turn about which something is to be done now.
+    pub fn due(&self, now_ms: u64) -> Option<DueTurn> {
         let (_, number) = self.due.first().filter(|(at_ms, _)| *at_ms <= now_ms)?;
-        let key = self.by_number.get(number)?.clone();
-        let turn = self.take(&key)?;
-        Some((key, turn))
+        let key = self.by_number.get(number)?;
+        Some(DueTurn { key: key.clone(), number: *number, turn: self.get(key)?.clone() })
     }
 
-    pub fn take_all_of(&mut self, holder: u64) -> Vec<KeptTurn> {
-        let of = self.turns.iter().filter(|(_, entry)| entry.turn.holder.id == holder);
+    /// A turn goes on under this lease, unless it was taken out meanwhile.
+    pub fn goes_on(&mut self, key: &SessionKey, number: u64, lease: Lease) {
+        let Some(entry) = self.turns.get_mut(key).filter(|entry| entry.number == number) else { return };
+        self.due.remove(&(entry.due_at_ms, number));
+        (entry.due_at_ms, entry.turn.lease) = (lease.due_at_ms(), lease);
+        self.due.insert((entry.due_at_ms, number));
+    }
+
+    /// Takes this very turn out, unless somebody has.
+    pub fn take_this(&mut self, key: &SessionKey, number: u64) -> Option<KeptTurn> {
+        self.turns.get(key).filter(|entry| entry.number == number)?;
+        self.take(key)
+    }
+
+    pub fn take_all(&mut self, of: impl Fn(&KeptTurn) -> bool) -> Vec<KeptTurn> {
+        let of = self.turns.iter().filter(|(_, entry)| of(&entry.turn));
         let keys: Vec<_> = of.map(|(key, _)| key.clone()).collect();
         keys.iter().filter_map(|key| self.take(key)).collect()
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sluice_core::verdict::TransferMode;
 use sluice_engine_sdk::leg::{HoldOf, HoldWanted, ReceiveWanted};
-use sluice_engine_sdk::wire::{Direction, TransferId, Verb};
-use sluice_transfer::node::NodeHandle;
+use sluice_engine_sdk::wire::{Direction, Extent, TransferId, Verb};
+use sluice_transfer::node::{HeldBlocks, NodeHandle};
 use sluice_transfer::protocol::limits::MAX_WAIT_MS;
 
 use super::{KeptFate, KeptTurn};
@@ -51,11 +51,6 @@ impl TurnHold {
         &self.wanted
     }
 
-    /// The host it is made by.
-    pub fn node(&self) -> &NodeHandle {
-        &self.node
-    }
-
     /// It is kept for so long. Whether the node takes it; else it ends as if nobody wanted it.
     pub fn keep(&mut self, for_ms: u64) -> bool {
         self.is_kept = self.node.keep(self.wanted.transfer, for_ms).is_ok();
@@ -77,6 +72,8 @@ pub struct Reuse {
     app: Arc<App>,
     node: NodeHandle,
     turn: KeptTurn,
+    /// As its engine named it: what this host counted of a stream that tells no counts is a guess.
+    extent: Extent,
     verb: Verb,
     threshold_tokens: u32,
 }
@@ -91,10 +88,10 @@ impl Reuse {
         threshold_tokens: u32,
     ) -> Option<Self> {
         let left_ms = turn.lease.left_ms(millis(app.clock.elapsed()));
-        if node.hold(turn.transfer).is_none() {
+        let Some(HeldBlocks { extent, .. }) = node.hold(turn.transfer) else {
             app.kept.end(node, turn, KeptFate::Lost);
             return None;
-        }
+        };
         if left_ms <= HOLD_MARGIN_MS {
             app.kept.end(node, turn, KeptFate::Expired);
             return None;
@@ -104,7 +101,7 @@ impl Reuse {
             TransferMode::Pull => Verb::Read,
             TransferMode::Push => Verb::Write,
         };
-        Some(Self { app: app.clone(), node: node.clone(), turn, verb, threshold_tokens })
+        Some(Self { app: app.clone(), node: node.clone(), turn, extent, verb, threshold_tokens })
     }
 
     /// What the leg is told, which may take this long.
@@ -116,8 +113,8 @@ impl Reuse {
             source: self.turn.engine.clone(),
             verb: self.verb,
             direction: Direction::DecodeToPrefill,
-            tokens: Some(self.turn.tokens),
-            position_tokens: self.turn.position_tokens,
+            tokens: Some(self.extent.end_token),
+            position_tokens: self.extent.position_tokens,
             threshold_tokens: self.threshold_tokens,
             first_byte_ms: within(FIRST_BYTE_PART),
             whole_ms: within(WHOLE_PART),

@@ -9,10 +9,12 @@ use sluice_core::facts::{self, Facts, Row};
 use sluice_core::lease::Due;
 use sluice_core::session::SessionKey;
 use sluice_core::verdict::Renewal;
+use sluice_engine_sdk::wire::TransferId;
 use sluice_transfer::node::NodeHandle;
 use tokio::task::JoinSet;
 
-use super::{KeptFate, KeptTurn};
+use super::table::DueTurn;
+use super::{Holders, KeptFate, KeptTurn, KeptTurns};
 use crate::app::App;
 use crate::clock::millis;
 use crate::config::HOLD_MARGIN_MS;
@@ -30,16 +32,17 @@ pub fn turn(app: &Arc<App>, node: &NodeHandle) -> JoinSet<()> {
     let (app, node, telemetry) = (app.clone(), node.clone(), app.telemetry.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(restarting("kept_turns", telemetry, move || {
-        let (app, node) = (app.clone(), node.clone());
+        let here = Here { app: app.clone(), node: node.clone() };
         async move {
+            let kept = &here.app.kept;
             loop {
-                let next_ms = look(&app, &node).await;
-                let now_ms = millis(app.clock.elapsed());
+                let next_ms = look(kept, &here).await;
+                let now_ms = here.now_ms();
                 let rest = next_ms
                     .map_or(SLEEP_AT_MOST, |at_ms| Duration::from_millis(at_ms.saturating_sub(now_ms)));
                 tokio::select! {
                     () = tokio::time::sleep(rest.min(SLEEP_AT_MOST)) => {}
-                    () = app.kept.changed.notified() => {}
+                    () = kept.changed.notified() => {}
                 }
             }
         }
@@ -47,57 +50,96 @@ pub fn turn(app: &Arc<App>, node: &NodeHandle) -> JoinSet<()> {
     tasks
 }
 
+/// What the wheel lives in.
+pub(super) trait World: Holders {
+    /// Of a clock that does not step.
+    fn now_ms(&self) -> u64;
+    /// For how many milliseconds more whoever decides wants a turn kept, if at all.
+    fn asked(&self, key: &SessionKey, turn: &KeptTurn, now_ms: u64) -> Option<u32>;
+    /// Whether a hold lasts for so long from now.
+    fn renewed(&self, hold: TransferId, for_ms: u64) -> impl Future<Output = bool> + Send;
+}
+
 /// Looks after all that is due; when it is to be done next.
-pub async fn look(app: &Arc<App>, node: &NodeHandle) -> Option<u64> {
+pub(super) async fn look(kept: &KeptTurns, world: &impl World) -> Option<u64> {
     loop {
         for _ in 0..LOOKED_AFTER_AT_ONCE {
-            let now_ms = millis(app.clock.elapsed());
-            let due = app.kept.table().take_due(now_ms);
-            let Some((key, turn)) = due else { return app.kept.table().next_due_ms() };
-            look_after(app, node, key, turn, now_ms).await;
+            let now_ms = world.now_ms();
+            let due = kept.table().due(now_ms);
+            let Some(due) = due else { return kept.table().next_due_ms() };
+            look_after(kept, world, due, now_ms).await;
         }
         tokio::task::yield_now().await;
     }
 }
 
-async fn look_after(app: &Arc<App>, node: &NodeHandle, key: SessionKey, mut turn: KeptTurn, now_ms: u64) {
-    let grant_ms = match turn.lease.due(now_ms) {
-        Due::Nothing => return put_back(app, node, key, turn),
-        Due::Over => return app.kept.end(node, turn, KeptFate::Expired),
+/// The turn stays in its place meanwhile: the next turn of its conversation may have it, and an order to drain finds it.
+async fn look_after(kept: &KeptTurns, world: &impl World, due: DueTurn, now_ms: u64) {
+    let DueTurn { key, number, turn } = due;
+    let (hold, mut lease) = (turn.transfer, turn.lease);
+    let end = |fate| {
+        let turn = kept.table().take_this(&key, number);
+        turn.into_iter().for_each(|turn| kept.end(world, turn, fate));
+    };
+    let grant_ms = match lease.due(now_ms) {
+        Due::Nothing => return kept.table().goes_on(&key, number, lease),
+        Due::Over => return end(KeptFate::Expired),
         Due::Grant(grant_ms) => grant_ms,
-        Due::Ask => match asked(app, &key, &turn, now_ms) {
+        Due::Ask => match world.asked(&key, &turn, now_ms) {
             Some(for_ms) => {
-                turn.lease.renewed(for_ms, now_ms);
-                app.kept.count(&turn, KeptFate::Renewed);
-                turn.lease.grant_ms(now_ms)
+                lease.renewed(for_ms, now_ms);
+                kept.count(&turn, KeptFate::Renewed);
+                lease.grant_ms(now_ms)
             }
-            None => return app.kept.end(node, turn, KeptFate::Released),
+            None => return end(KeptFate::Released),
         },
     };
+    // It counts as kept by its holder until the last copy is gone.
+    drop(turn);
     if grant_ms <= HOLD_MARGIN_MS {
         // No reader would begin any more.
-        return app.kept.end(node, turn, KeptFate::Expired);
+        return end(KeptFate::Expired);
     }
-    let granted = match node.renew(turn.transfer, Some(grant_ms)) {
-        Ok(Some(answer)) => matches!(answer.await, Ok(Ok(_))),
-        Ok(None) => false,
-        Err(error) => {
-            app.telemetry
-                .warn_once("kept_turns node", || format!("a kept turn could not be renewed: {error}"));
-            false
-        }
-    };
-    if !granted {
-        return app.kept.end(node, turn, KeptFate::Lost);
+    if !world.renewed(hold, grant_ms).await {
+        return end(KeptFate::Lost);
     }
-    turn.lease.granted(grant_ms, now_ms);
-    put_back(app, node, key, turn);
+    lease.granted(grant_ms, now_ms);
+    kept.table().goes_on(&key, number, lease);
 }
 
-/// A turn that ended meanwhile has another one's place.
-fn put_back(app: &Arc<App>, node: &NodeHandle, key: SessionKey, turn: KeptTurn) {
-    let superseded = app.kept.table().put_back(key, turn);
-    superseded.into_iter().for_each(|turn| app.kept.end(node, turn, KeptFate::Superseded));
+/// This host.
+struct Here {
+    app: Arc<App>,
+    node: NodeHandle,
+}
+
+impl Holders for Here {
+    fn release(&self, hold: TransferId) {
+        Holders::release(&self.node, hold);
+    }
+}
+
+impl World for Here {
+    fn now_ms(&self) -> u64 {
+        millis(self.app.clock.elapsed())
+    }
+
+    fn asked(&self, key: &SessionKey, turn: &KeptTurn, now_ms: u64) -> Option<u32> {
+        asked(&self.app, key, turn, now_ms)
+    }
+
+    async fn renewed(&self, hold: TransferId, for_ms: u64) -> bool {
+        match self.node.renew(hold, Some(for_ms)) {
+            Ok(Some(answer)) => matches!(answer.await, Ok(Ok(_))),
+            Ok(None) => false,
+            Err(error) => {
+                self.app
+                    .telemetry
+                    .warn_once("kept_turns node", || format!("a kept turn could not be renewed: {error}"));
+                false
+            }
+        }
+    }
 }
 
 /// Asks the policy of today whether a turn is kept on: for how long, in milliseconds.
@@ -134,7 +176,7 @@ fn lease_facts(app: &Arc<App>, key: &SessionKey, turn: &KeptTurn, now_ms: u64) -
         seed: turn.seed,
         sequence: 0,
         block_tokens: turn.pool.config.block_tokens,
-        kv_bytes_per_token: turn.pool.config.kv_bytes_per_token,
+        kv_bytes_per_token: turn.pool.kv_bytes_per_token(&table),
         request: turn.request.clone(),
         session,
         fleet: table.fleet.clone(),

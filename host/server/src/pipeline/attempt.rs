@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use sluice_core::facts::{Facts, Row};
+use sluice_core::facts::{Facts, Row, ability};
 use sluice_core::failure::Failure;
 use sluice_core::load::Share;
 use sluice_core::verdict::{DecodeChoice, Placement};
@@ -13,6 +13,7 @@ use super::decide::Decision;
 use crate::fleet::{Booking, Pool, Table, Worker};
 use crate::http::error::{ApiError, Blame};
 use crate::kept::TurnHold;
+use crate::node::hand_over::keeping_params;
 
 /// An attempt.
 pub(super) struct Attempt<'c, 'b> {
@@ -46,6 +47,13 @@ impl Failed {
 }
 
 impl Attempt<'_, '_> {
+    /// `kv_transfer_params` of a leg that has no KV brought, and whose turn may be kept.
+    pub fn keeping_params(&self, decode: &Worker) -> Option<String> {
+        let can = decode.abilities & ability::GIVES_BACK != 0 && decode.attached_engine().is_some();
+        let hold = self.turn_hold.as_ref().filter(|_| can)?;
+        Some(keeping_params(hold.wanted()))
+    }
+
     /// Whose KV blocks decode is to fetch, by id.
     pub fn holder(&self) -> Option<u64> {
         let Placement::Disaggregated(plan) = &self.decision.route.placement else { return None };

@@ -1,5 +1,6 @@
 //! The decode leg of a split request: bound, sent, and its answer passed on.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use hyper::Response;
@@ -58,7 +59,12 @@ pub(super) async fn dispatched_to(
     let call = attempt.call;
     leg.sent(spent.is_some());
     let resend = if spent.is_some() { Resend::Never } else { Resend::Once };
-    let mut body = call.request.body(spent.map(Spent::json).as_deref());
+    let params = match spent {
+        Some(spent) => Some(spent.json()),
+        // It computes the prompt, and may keep its turn all the same.
+        None => attempt.keeping_params(leg.worker()).map(Cow::from),
+    };
+    let mut body = call.request.body(params.as_deref());
     if let Some(spent) = spent {
         body = body.marked(spent.taken());
     }

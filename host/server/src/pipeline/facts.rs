@@ -5,7 +5,7 @@ use sluice_core::hash;
 
 use super::call::{Call, prompt_tokens};
 use crate::clock::millis;
-use crate::fleet::{Pool, Table};
+use crate::fleet::Table;
 
 /// Bytes of the prompt that seed a request without a conversation. Requests that begin alike then break ties
 /// alike, which is what prefix caches like; hashing whole prompts would cost more than it tells.
@@ -28,7 +28,7 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
         seed: seed(call, text),
         sequence: call.sequence,
         block_tokens,
-        kv_bytes_per_token: kv_bytes_per_token(pool, table),
+        kv_bytes_per_token: pool.kv_bytes_per_token(table),
         request: RequestFacts {
             model: call.request.model.clone(),
             tenant: call.tenant.clone(),
@@ -52,12 +52,6 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
         cached_tokens,
         extra: Vec::new(),
     }
-}
-
-/// As written, else as attached engines declare it, else the default.
-fn kv_bytes_per_token(pool: &Pool, table: &Table) -> u32 {
-    let written = pool.config.kv_bytes_per_token;
-    if pool.config.kv_bytes_per_token_is_set { written } else { table.kv_bytes_per_token.unwrap_or(written) }
 }
 
 /// What is kept of the conversation's last turn. That the prompt continues it is believed here; the engines prove it.

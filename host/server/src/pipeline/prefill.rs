@@ -69,10 +69,12 @@ impl Kept {
         }
     }
 
+    /// Tokens that the worker did not compute. Those that came from a kept turn are as cached to the client as those
+    /// that lay there already, and vLLM counts what came from elsewhere so, too.
     fn cached_tokens(&self) -> Option<u32> {
         match self {
             Self::Handle(handle) => handle.cached_tokens,
-            Self::Blocks(held) => Some(held.cached_tokens),
+            Self::Blocks(held) => Some(held.cached_tokens.saturating_add(held.received_tokens)),
         }
     }
 }

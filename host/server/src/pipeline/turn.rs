@@ -10,6 +10,7 @@ use sluice_core::lease::Lease;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
 use sluice_core::verdict::{Keep, Retention, TransferMode};
+use sluice_transfer::protocol::Peer;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
@@ -234,30 +235,42 @@ impl Turn {
 
     /// Asks the policy what becomes of the turn's KV, where its decode worker holds it.
     fn retain(&mut self, prompt_tokens: u32, output_tokens: u32, finish: Finish) {
-        let (Some(mut hold), Some(key)) = (self.hold.take(), self.session_key.clone()) else { return };
-        let tokens = prompt_tokens.saturating_add(output_tokens).saturating_sub(1);
-        let kept = self.retention(tokens, output_tokens, finish);
-        let kept = kept.and_then(|(keep, request)| Some((self.keep(&mut hold, keep, tokens)?, request)));
-        let (app, node) = (&self.app, hold.node().clone());
-        let Some((lease, request)) = kept else {
+        let (Some(node), Some(key)) = (self.app.node.clone(), self.session_key.clone()) else { return };
+        let counted = prompt_tokens.saturating_add(output_tokens).saturating_sub(1);
+        let kept = self.hold.take().and_then(|mut hold| {
+            // Its engine knows, and has most likely said so by now.
+            let tokens = node.hold(hold.wanted().transfer).map_or(counted, |held| held.extent.end_token);
+            let (keep, request) = self.retention(tokens, output_tokens, finish)?;
+            let lease = self.keep(&mut hold, keep, tokens)?;
+            Some((hold.wanted().transfer, tokens, lease, request))
+        });
+        let app = &self.app;
+        let Some((transfer, tokens, (life, lease), request)) = kept else {
             return app.kept.end_of(&node, &key, KeptFate::Superseded);
         };
         let holder = self.booking.worker();
         let handle = holder.hold_handle(&app.clock, UNLESS_COUNTED_DOWN_MS);
         let turn = KeptTurn {
-            transfer: hold.wanted().transfer,
+            transfer,
+            life,
             holder: holder.clone(),
             engine: holder.engine.clone().unwrap_or_default(),
             tokens,
-            position_tokens: hold.wanted().position_tokens,
             lease,
             policy: self.decision.metrics.name().to_owned(),
             pool: self.pool.clone(),
             request,
             seed: self.facts.seed,
-            counted: HeldTokens::new(holder, tokens, handle),
+            counted: Arc::new(HeldTokens::new(holder, tokens, handle)),
         };
         app.kept.keep(&node, key, turn);
+        // Whoever ends what a worker keeps, since it drains or has lost its engine, may have looked just before.
+        if holder.seen().draining_since.is_some() {
+            app.kept.end_all_of(&node, holder.id, KeptFate::Drained);
+        }
+        if holder.life() != Some(life) {
+            app.kept.end_lost(&node);
+        }
     }
 
     /// What the policy says of it, with the request as it was told; `None`: not to be kept.
@@ -286,19 +299,23 @@ impl Turn {
         }
     }
 
-    /// Has it kept, if its holder has room for it and takes part in transfers.
-    fn keep(&self, hold: &mut TurnHold, keep: Keep, tokens: u32) -> Option<Lease> {
+    /// Has it kept, if its holder has room for it and takes part in transfers: in which life, and on which lease.
+    fn keep(&self, hold: &mut TurnHold, keep: Keep, tokens: u32) -> Option<(Peer, Lease)> {
         let holder = self.booking.worker();
-        holder.attached_engine()?;
+        let life = holder.life()?;
         let (blocks, held) = (holder.seen().scraped.kv_blocks_total, holder.held_tokens());
         let room = u64::from(blocks) * u64::from(holder.block_tokens) / KEPT_PART_OF_A_HOLDER;
-        if held + u64::from(tokens) > room || !holder.takes_work() {
+        if !holder.takes_work() {
+            // As was ordered, or it is down.
+            return None;
+        }
+        if held + u64::from(tokens) > room {
             self.pool.metrics.fallback(Fallback::KeptTurnsFull);
             return None;
         }
         let now_ms = millis(self.app.clock.elapsed());
         let lease = Lease::new(keep, now_ms);
-        hold.keep(lease.grant_ms(now_ms)).then_some(lease)
+        hold.keep(lease.grant_ms(now_ms)).then_some((life, lease))
     }
 
     fn remember(&mut self, prompt_tokens: u32, output_tokens: u32) {

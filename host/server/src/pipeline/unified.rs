@@ -1,7 +1,7 @@
 //! Step 6, one worker: it prefills and decodes.
 
 use hyper::Response;
-use sluice_core::facts::{Row, ability};
+use sluice_core::facts::Row;
 use sluice_core::load::Share;
 
 use super::answer;
@@ -13,7 +13,6 @@ use super::turn::Turn;
 use crate::fleet::{Booking, Leg};
 use crate::http::body::ResponseBody;
 use crate::http::error::Blame;
-use crate::node::hand_over::keeping_params;
 use crate::record::Record;
 
 /// Sends the whole request to one worker.
@@ -35,9 +34,8 @@ pub(super) async fn run(
     let booking = Booking::new(worker.clone(), share);
     let deadline = Deadline::unified(call);
     let (leg, number) = (Leg::unified(&call.pool, &worker), attempt.number);
-    let keeps = worker.abilities & ability::GIVES_BACK != 0 && worker.attached_engine().is_some();
-    attempt.turn_hold = attempt.turn_hold.take().or_else(|| hosted::turn_hold(&attempt)).filter(|_| keeps);
-    let kept = attempt.turn_hold.as_ref().map(|hold| keeping_params(hold.wanted()));
+    attempt.turn_hold = attempt.turn_hold.take().or_else(|| hosted::turn_hold(&attempt));
+    let kept = attempt.keeping_params(&worker);
     let mut turn = Turn::start(attempt, row, booking, leg, call.app.clock.elapsed());
     let body = call.request.body(kept.as_deref());
     let sent =

@@ -113,15 +113,15 @@ impl Hearing {
 
     fn hold(&self, speaker: &Speaker, of: Whole, hold: NewHold) {
         let NewHold { id, extent, blocks, first_token, proofs, fill_ms, ttl_ms, renewable, margin_ms } = hold;
-        let reported = match self.node.holds.begin(of, id, extent, proofs) {
-            Ok(reported) => reported,
-            Err(why) => return send(speaker, ToEngine::Refused { subject: Subject::Hold(id), why }),
-        };
+        if let Err(why) = self.node.holds.begin(of, id, extent, proofs) {
+            return send(speaker, ToEngine::Refused { subject: Subject::Hold(id), why });
+        }
         let blocks = blocks.into();
         let hold = Hold { id, extent, blocks, first_token, fill_ms, ttl_ms, renewable, margin_ms };
         self.say(speaker, of, &Said::Hold(hold));
+        let (reported, word) = self.node.holds.said(of.peer, id);
         reported.into_iter().for_each(|progress| self.progress(of, id, progress));
-        self.follow(of, id, self.node.holds.early_word(id));
+        self.follow(of, id, word);
     }
 
     fn report(&self, of: Whole, rank: Rank, id: TransferId, report: Report) {
@@ -156,7 +156,9 @@ impl Hearing {
         let refuse = |why| send(speaker, ToEngine::Refused { subject: Subject::Receive(attempt), why });
         let from = self.node.peer(source);
         let Some(from) = from else { return refuse(Refused::NoSource) };
-        if !proofs.is_empty() {
+        // What is held with proofs does not come to who has none.
+        let is_proven = || self.node.holds.get(attempt.id).is_some_and(|held| held.has_proofs);
+        if !proofs.is_empty() || is_proven() {
             let proven = match self.node.holds.proven(attempt.id, extent, wanted, &proofs) {
                 Ok(proven) => proven,
                 Err(why) => return refuse(why),

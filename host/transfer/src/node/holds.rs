@@ -80,10 +80,12 @@ struct Entry {
     ranks: u32,
     filled: BTreeSet<Rank>,
     proofs: Arc<[Proof]>,
+    /// Whether the exchange has been told of it. Until then nothing else of it may be told there.
+    is_said: bool,
 }
 
 impl Holds {
-    /// Takes a hold in; what ranks have reported of it before.
+    /// Takes a hold in. The exchange is told of it next, and then [`Self::said`].
     ///
     /// # Errors
     /// If another hold has its id, or it has no cells.
@@ -93,7 +95,7 @@ impl Holds {
         id: TransferId,
         extent: Extent,
         proofs: Vec<Proof>,
-    ) -> Result<Vec<Progress>, Refused> {
+    ) -> Result<(), Refused> {
         let whole = extent.grid(of.layers).ok_or(Refused::Invalid)?.whole();
         let mut state = self.lock();
         let state = &mut *state;
@@ -106,25 +108,38 @@ impl Holds {
         state.proofs += proofs.len();
         let has_proofs = !proofs.is_empty();
         let held = HeldBlocks { holder: of.peer, extent, is_filled: false, has_proofs };
-        let mut entry = Entry { held, whole, ranks: of.ranks, filled: BTreeSet::new(), proofs };
+        let filled = BTreeSet::new();
+        state.holds.insert(id, Entry { held, whole, ranks: of.ranks, filled, proofs, is_said: false });
+        Ok(())
+    }
+
+    /// The exchange has been told of a hold. What ranks have reported of it before, and what the host has said, as far as
+    /// it can be followed now.
+    pub fn said(&self, of: Peer, id: TransferId) -> (Vec<Progress>, Option<Word>) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(entry) = state.holds.get_mut(&id).filter(|entry| entry.held.holder == of) else {
+            // The exchange has refused it, or its engine is gone.
+            return (Vec::new(), None);
+        };
+        entry.is_said = true;
         let (its, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.early)
             .into_iter()
-            .partition(|(from, about, ..)| (*from, *about) == (of.peer, id));
+            .partition(|(from, about, ..)| (*from, *about) == (of, id));
         state.early = others;
         let progress = its.into_iter().map(|(_, _, rank, report)| entry.progress(rank, report)).collect();
-        state.holds.insert(id, entry);
-        Ok(progress)
+        (progress, state.early_word(id, false))
     }
 
     /// A rank has something of a hold; `None` if the hold has not come yet, or is over.
     pub fn report(&self, from: Peer, id: TransferId, rank: Rank, report: Report) -> Option<Progress> {
         let mut state = self.lock();
         match state.holds.get_mut(&id) {
-            Some(entry) if entry.held.holder == from => Some(entry.progress(rank, report)),
+            Some(entry) if entry.held.holder != from => None,
+            Some(entry) if entry.is_said => Some(entry.progress(rank, report)),
             // Of the rank that makes the holds, nothing comes before them.
-            Some(_) => None,
             None if rank == Rank(0) => None,
-            None => {
+            _ => {
                 if state.early.len() >= MAX_EARLY_REPORTS {
                     state.early.pop_front();
                 }
@@ -139,7 +154,7 @@ impl Holds {
         let mut state = self.lock();
         let state = &mut *state;
         match (state.holds.get(&id), word) {
-            (Some(entry), Word::Release) => return Some(entry.held.holder),
+            (Some(entry), Word::Release) if entry.is_said => return Some(entry.held.holder),
             (Some(entry), Word::Keep { .. }) if entry.held.is_filled => return Some(entry.held.holder),
             _ => {}
         }
@@ -151,11 +166,6 @@ impl Holds {
             state.words.remove(&oldest);
         }
         None
-    }
-
-    /// What the host said of a hold before it had come so far, if that can be followed now.
-    pub fn early_word(&self, id: TransferId) -> Option<Word> {
-        self.lock().early_word(id, false)
     }
 
     /// The exchange has been told that all of a hold is there. What the host said of it before.

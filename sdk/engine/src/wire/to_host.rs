@@ -105,8 +105,8 @@ pub struct NewReceive {
     pub blocks: Vec<BlockRef>,
     /// The sequence's token that the first of them begins with.
     pub first_token: u32,
-    /// What the tokens here are, from the sequence's first one on. If there are any, only what the holder's proofs
-    /// show to be equal comes: see [`super::ToEngine::Cut`].
+    /// What the tokens here are, from the sequence's first one on. If there are any, here or with
+    /// the hold, only what the holder's proofs show to be equal comes: see [`super::ToEngine::Cut`].
     pub proofs: Vec<Proof>,
     /// How long the first byte may take, in milliseconds.
     pub first_byte_ms: u64,

@@ -1,0 +1,193 @@
+//! Turns that decode engines keep for the next one: what comes of them is right, as much as can be, and leaves nothing.
+
+mod deaths;
+mod decided;
+mod talk;
+
+use sluice_harness::ask::message;
+use sluice_harness::{Ask, Endpoint, Fleet};
+use sluice_sim::words;
+
+use self::talk::{Events, Taken, Talk, comes, keeping, nothing_left, nothing_left_when_drained};
+use crate::{SOON, right};
+
+const TAKEN: [Taken; 3] = [Taken::Whole, Taken::Streamed, Taken::StreamedWithoutUsage];
+
+/// Each turn gets all that the turn before it left, however it is asked and however KV moves; clients are told of it as
+/// of any tokens that were not computed.
+#[tokio::test]
+async fn each_turn_begins_with_what_the_last_one_left() {
+    let fleet = keeping(1, 1, "").start().await.unwrap();
+    let mut number = 0;
+    let mut reused = 0;
+    for how in ["pull", "push", "late"] {
+        for endpoint in [Endpoint::Chat, Endpoint::Completions] {
+            for taken in TAKEN {
+                number += 1;
+                let talk = Talk::new(endpoint, &format!("c-{number}")).taken(taken);
+                let mut talk = talk.header("x-transfer", how);
+                let mut before = Vec::new();
+                for turn in 0..3 {
+                    talk.say(100 * number + turn, 40);
+                    let told = talk.turn(&fleet).await;
+                    let expected = comes(&before, &told.prompt);
+                    let what = format!("{how} {endpoint:?} {taken:?} turn {turn}");
+                    assert_eq!(told.reused, expected, "{what}: of {} held", before.len());
+                    assert!(turn == 0 || expected > 40, "{what}");
+                    if taken != Taken::StreamedWithoutUsage {
+                        assert_eq!(told.reply.cached_tokens, expected as u64, "{what}");
+                    }
+                    reused += expected;
+                    before = told.held;
+                }
+            }
+        }
+    }
+    let events = Events::of(&fleet).await;
+    let number = number as f64;
+    let expected = Events { kept: 3.0 * number, taken: 2.0 * number, ..Events::default() };
+    assert_eq!(events, Events { reused: reused as f64, ..expected });
+    let fallbacks = fleet.host.metrics().await.unwrap().sum("sluice_fallbacks_total", &[]);
+    assert_eq!(fallbacks, 0.0);
+    let brought = fleet.worker("prefill-0").prompt_tokens("external_kv_transfer").await.unwrap();
+    assert_eq!(brought, reused as f64);
+    nothing_left_when_drained(&fleet).await;
+    assert_eq!(Events::of(&fleet).await.drained, number);
+}
+
+/// What a client may have done to its history before it goes on.
+type Edit = fn(&mut Talk);
+
+/// Where the history is still what it was, it comes; from there on it is computed.
+#[tokio::test]
+async fn a_rewritten_history_gets_what_is_still_true() {
+    const EDITS: [(&str, Edit); 6] = [
+        ("goes on", |_| {}),
+        ("edited late", |talk| talk.messages[3] = message("user", &words(900, 30))),
+        ("edited early", |talk| talk.messages[1] = message("user", &words(901, 60))),
+        ("shortened", |talk| talk.messages.truncate(2)),
+        ("another system prompt", |talk| talk.messages[0] = message("system", "be long ")),
+        ("another conversation", |talk| talk.messages = vec![message("user", &words(902, 80))]),
+    ];
+    let fleet = keeping(1, 1, "").start().await.unwrap();
+    let mut number = 0;
+    for how in ["pull", "push"] {
+        for endpoint in [Endpoint::Chat, Endpoint::Completions] {
+            for (what, edit) in EDITS {
+                number += 1;
+                let mut talk = Talk::new(endpoint, &format!("e-{number}")).header("x-transfer", how);
+                let mut held = Vec::new();
+                for turn in 0..2 {
+                    talk.say(10 * number + turn, 60);
+                    held = talk.turn(&fleet).await.held;
+                }
+                edit(&mut talk);
+                talk.say(10 * number + 2, 30);
+                let told = talk.turn(&fleet).await;
+                assert_eq!(told.reused, comes(&held, &told.prompt), "{what} {how} {endpoint:?}");
+                let is_all = told.reused + talk::BLOCK_TOKENS > held.len();
+                assert_eq!(is_all, what == "goes on", "{what} {how} {endpoint:?}: {}", told.reused);
+            }
+        }
+    }
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// Two turns of one conversation at once: both are right, and only one has what was kept.
+#[tokio::test]
+async fn two_turns_at_once_have_one_hold() {
+    let fleet = keeping(2, 2, "").start().await.unwrap();
+    for how in ["pull", "push"] {
+        let mut talk = Talk::new(Endpoint::Chat, how).header("x-transfer", how);
+        talk.say(1, 300);
+        let held = talk.turn(&fleet).await.held;
+        let before = Events::of(&fleet).await;
+        let (mut one, mut other) = (talk.clone(), talk);
+        one.say(2, 20);
+        other.say(3, 20);
+        let (one, other) = (one.ask(), other.ask());
+        tokio::join!(right(fleet.client(), &one), right(fleet.client(), &other));
+        let after = Events::of(&fleet).await;
+        assert_eq!(after.taken - before.taken, 1.0, "{how}");
+        let came = [&one, &other].map(|ask| comes(&held, &ask.prompt_tokens()) as f64);
+        assert!(came.contains(&(after.reused - before.reused)), "{how}: {after:?}");
+        // The later one's turn is the conversation's.
+        assert_eq!((after.kept - before.kept, after.superseded - before.superseded), (2.0, 1.0), "{how}");
+    }
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// An engine that serves alone keeps its turn as well, and what was kept before is of no use any more.
+#[tokio::test]
+async fn a_turn_that_was_not_split_is_kept_too() {
+    let mut plan = keeping(1, 1, "");
+    plan.can_prefill = true;
+    let fleet = plan.start().await.unwrap();
+    let mut talk = Talk::new(Endpoint::Chat, "a").header("x-transfer", "alone");
+    talk.say(1, 100);
+    let alone = talk.turn(&fleet).await;
+    assert_eq!(alone.reply.decision.unwrap().placement, "unified");
+    talk = talk.header("x-transfer", "pull");
+    talk.say(2, 20);
+    let split = talk.turn(&fleet).await;
+    assert_eq!(split.reused, comes(&alone.held, &split.prompt));
+    talk = talk.header("x-transfer", "alone");
+    talk.say(3, 20);
+    talk.turn(&fleet).await;
+    let events = Events::of(&fleet).await;
+    assert_eq!((events.kept, events.taken, events.superseded), (3.0, 1.0, 1.0));
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// What is less than is worth moving is computed, and let go.
+#[tokio::test]
+async fn what_is_not_worth_moving_is_computed() {
+    let fleet = keeping(1, 1, "recompute_below_tokens = 100_000").start().await.unwrap();
+    for how in ["pull", "push"] {
+        let mut talk = Talk::new(Endpoint::Completions, how).header("x-transfer", how);
+        for turn in 0..2 {
+            talk.say(turn, 100);
+            assert_eq!(talk.turn(&fleet).await.reused, 0, "{how}");
+        }
+    }
+    let events = Events::of(&fleet).await;
+    assert_eq!((events.taken, events.reused), (2.0, 0.0));
+    let metrics = fleet.host.metrics().await.unwrap();
+    assert_eq!(metrics.sum("sluice_kv_transfers_failed_total", &[]), 0.0);
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// The same name of a conversation, of somebody else, leads to nothing, and takes nothing away.
+#[tokio::test]
+async fn a_kept_turn_is_its_tenants_own() {
+    let fleet = keeping(1, 1, "").start().await.unwrap();
+    let of = |key: &str| Talk::new(Endpoint::Chat, "c").header("authorization", key);
+    let mut mine = of("Bearer mine");
+    mine.say(1, 100);
+    let held = mine.turn(&fleet).await.held;
+    let mut theirs = Talk { headers: of("Bearer theirs").headers, ..mine.clone() };
+    theirs.say(2, 20);
+    assert_eq!(theirs.turn(&fleet).await.reused, 0);
+    let mut elsewhere = Talk { endpoint: Endpoint::Completions, ..mine.clone() };
+    elsewhere.say(2, 20);
+    assert_eq!(elsewhere.turn(&fleet).await.reused, 0);
+    mine.say(2, 20);
+    let next = mine.turn(&fleet).await;
+    assert_eq!(next.reused, comes(&held, &next.prompt));
+    assert!(next.reused > 100);
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// A conversation that has no name is kept by nobody.
+#[tokio::test]
+async fn nothing_is_kept_of_who_is_nobody() {
+    let fleet = keeping(1, 1, "").start().await.unwrap();
+    right(fleet.client(), &Ask::completion(&words(1, 100), 8)).await;
+    nothing_left(&fleet).await;
+    assert_eq!(Events::of(&fleet).await, Events::default());
+}
+
+async fn cancelled(fleet: &Fleet) {
+    let outcome = [("outcome", "cancelled")];
+    fleet.host.until_metric("sluice_requests_total", &outcome, |count| count == 1.0, SOON).await.unwrap();
+}
