@@ -23,9 +23,9 @@ impl Exchange {
     fn ask(&mut self, peer: Peer, question: Question, asked: (Peer, Message)) {
         let Question { attempt, number, blocks } = question;
         let Some(engine) = self.engines.get_mut(&peer) else { return };
-        if engine.asked.insert((attempt, number), asked).is_none() {
-            self.tell(peer, ToEngine::Confirm { attempt, number, blocks });
-        }
+        // Asked again where the consumer asks again: its answer may not have been sent.
+        engine.asked.insert((attempt, number), asked);
+        self.tell(peer, ToEngine::Confirm { attempt, number, blocks });
     }
 
     /// An engine has answered.
@@ -115,7 +115,7 @@ impl Exchange {
     }
 
     pub(super) fn tell(&mut self, peer: Peer, event: ToEngine) {
-        let told = self.engines.get(&peer).map(|engine| engine.teller.0.tell(event));
+        let told = self.engines.get(&peer).map(|engine| engine.teller.ears.tell(event));
         if matches!(told, Some(Err(_))) {
             self.deaf.push(peer);
         }

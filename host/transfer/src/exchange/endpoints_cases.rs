@@ -34,7 +34,7 @@ fn engine(order: Order) -> Engine {
         slabs: vec![Arc::new(Slab::create(32, HugePages::FromKernelOnly).unwrap())],
         books: Books::Here(Arc::new(Mutex::new(BlockTable::new(2).unwrap()))),
         asked: BTreeMap::new(),
-        teller: Teller(Box::new(events(1).0)),
+        teller: Teller { ears: Box::new(events(1).0), is_taken: true },
         transfers: Transfers::new(Limits::default()),
         holds: BTreeMap::new(),
         sinks: BTreeMap::new(),

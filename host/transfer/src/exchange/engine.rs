@@ -131,15 +131,19 @@ impl Engine {
 
     /// Whether this event can be handled only once the engine has been asked, and what.
     pub fn question(&self, event: &Event) -> Option<Question> {
-        let Event::Message { message: Message::Transfer(attempt, Body::Confirm { number, .. }), .. } = event
+        let Event::Message { message: Message::Transfer(attempt, Body::Confirm { number, rect }), .. } =
+            event
         else {
             return None;
         };
         let is_asked = matches!(self.books, Books::Asked) && self.leaving.is_none();
         let is_read = |attempt| self.transfers.sources().get(attempt).is_some_and(Source::is_read_from);
-        // Of what is over the machines know the answer.
+        // Of what is over, and of what cannot be, the machines know the answer.
         let hold = self.transfers.holds().get(&attempt.id).filter(|_| is_asked && is_read(attempt))?;
-        Some(Question { attempt: *attempt, number: *number, blocks: hold.spec().blocks.to_vec() })
+        let (extent, place) = self.holds.get(&attempt.id).filter(|_| rect.fits(hold.spec().grid))?;
+        let read = place.blocks_of(extent.tokens(*rect), self.geometry.layout().block_tokens);
+        let blocks = hold.spec().blocks.get(read)?.to_vec();
+        Some(Question { attempt: *attempt, number: *number, blocks })
     }
 
     /// Forgets what the machines have forgotten: of one transfer, or of all.
@@ -152,9 +156,13 @@ impl Engine {
                 }
                 let all = Attempt { id, epoch: Epoch(0) }..=Attempt { id, epoch: Epoch(u32::MAX) };
                 let known: Vec<_> = self.sinks.range(all).map(|(attempt, _)| *attempt).collect();
-                self.asked.retain(|(attempt, _), _| {
-                    attempt.id != id || self.transfers.sources().contains_key(attempt)
-                });
+                let asked =
+                    (Attempt { id, epoch: Epoch(0) }, 0)..=(Attempt { id, epoch: Epoch(u32::MAX) }, u32::MAX);
+                let asked: Vec<_> = self.asked.range(asked).map(|(which, _)| *which).collect();
+                let sources = self.transfers.sources();
+                for over in asked.iter().filter(|(attempt, _)| !sources.contains_key(attempt)) {
+                    self.asked.remove(over);
+                }
                 for over in known.iter().filter(|attempt| !sinks.contains_key(attempt)) {
                     self.sinks.remove(over);
                 }

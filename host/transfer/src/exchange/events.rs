@@ -36,6 +36,9 @@ pub enum Detached {
     /// The exchange stopped.
     #[error("the exchange has stopped")]
     Stopped,
+    /// It was not attached at all: there was no room, or it makes no sense.
+    #[error("it was not taken in: the host's log says why")]
+    NotTaken,
     /// The exchange ended without letting go of it: copies may be under way.
     #[error("the exchange ended while KV was being copied: start the engine anew")]
     Abandoned,
@@ -50,7 +53,11 @@ pub struct Events(Arc<Shared>);
 pub(super) struct Queued(Arc<Shared>);
 
 /// The exchange's end, which says that it ended, however it ended.
-pub(super) struct Teller(pub Box<dyn Ears>);
+pub(super) struct Teller {
+    pub ears: Box<dyn Ears>,
+    /// Whether the exchange has taken the engine in.
+    pub is_taken: bool,
+}
 
 #[derive(Debug)]
 struct Shared {
@@ -129,7 +136,7 @@ impl Ears for Queued {
 impl Drop for Teller {
     fn drop(&mut self) {
         // After an end of another kind this one changes nothing.
-        self.0.end(Detached::Abandoned);
+        self.ears.end(if self.is_taken { Detached::Abandoned } else { Detached::NotTaken });
     }
 }
 
@@ -180,7 +187,10 @@ mod tests {
     #[test]
     fn a_teller_that_is_gone_says_so() {
         let (queued, mut events) = events(1);
-        drop(Teller(Box::new(queued)));
+        drop(Teller { ears: Box::new(queued), is_taken: true });
         assert_eq!(events.try_next(), Err(Detached::Abandoned));
+        let (queued, mut events) = super::events(1);
+        drop(Teller { ears: Box::new(queued), is_taken: false });
+        assert_eq!(events.try_next(), Err(Detached::NotTaken));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sluice_engine_sdk::wire::Refused;
+
 use super::Shared;
 use super::answer::{Answer, answer};
 use super::command::{Asker, AttachError, Command, Hold, NotTaken, Outcome, Receive, Said, Told};
@@ -73,7 +75,7 @@ impl Handle {
         books: Books,
         ears: Box<dyn Ears>,
     ) -> Result<(), AttachError> {
-        let attaching = Attaching::new(peer, layout, slabs, books, Teller(ears))?;
+        let attaching = Attaching::new(peer, layout, slabs, books, Teller { ears, is_taken: false })?;
         self.shared.queue.put_attach(peer, Command::Attach(Box::new(attaching)))?;
         self.fabric.wake();
         Ok(())
@@ -149,6 +151,11 @@ impl Handle {
     /// The prefill has answered, so the first byte must come to `peer` soon.
     pub fn expect(&self, peer: Peer, attempt: Attempt, within_ms: u64) -> Result<(), NotTaken> {
         self.put(Command::Told(peer, Told::Expect { attempt, within_ms }))
+    }
+
+    /// A hold or a receive of an engine was refused before it came here.
+    pub fn count_refused(&self, why: Refused) {
+        *self.shared.figures().refused.entry(why).or_default() += 1;
     }
 
     /// What went where so far.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sluice_engine_sdk::wire::Refused;
 
 use super::events::Detached;
-use crate::protocol::{Direction, HoldEnd, Peer, Reason, Verb};
+use crate::protocol::{Direction, EngineId, HoldEnd, Peer, Reason, Verb};
 
 /// From whose memory to whose, how and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +19,23 @@ pub struct Flow {
     /// Which way.
     pub direction: Direction,
 }
+
+/// A flow between engines of which one has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Departed {
+    /// Whose memory it was from.
+    pub source: EngineId,
+    /// Whose memory it went to.
+    pub sink: EngineId,
+    /// Who posted.
+    pub verb: Verb,
+    /// Which way.
+    pub direction: Direction,
+}
+
+/// Pairs of engines whose figures are kept apart after one has left: those of a host that is full, both ways by both
+/// verbs, and engines come back under their names.
+const MAX_DEPARTED: usize = 4_096;
 
 /// Of one flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,10 +61,12 @@ pub struct FlowFigures {
 /// All figures, of about one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Of engines that are attached.
+    /// Of lives of engines that are attached now.
     pub flows: BTreeMap<Flow, FlowFigures>,
-    /// Of engines that have left, all together.
-    pub departed: FlowFigures,
+    /// Of earlier lives of engines: from whose memory to whose, whichever lives these were.
+    pub departed: BTreeMap<Departed, FlowFigures>,
+    /// Of more engines that have left than are told apart, all together.
+    pub forgotten: FlowFigures,
     /// Transfers whose consumers have it all.
     pub completed: u64,
     /// Transfers that failed, by reason.
@@ -117,8 +136,8 @@ impl Figures {
     /// All flows together, those of engines that have left included.
     #[must_use]
     pub fn total(&self) -> FlowFigures {
-        let mut total = self.departed;
-        self.flows.values().for_each(|flow| total.add(flow));
+        let mut total = self.forgotten;
+        self.flows.values().chain(self.departed.values()).for_each(|flow| total.add(flow));
         total
     }
 
@@ -126,12 +145,16 @@ impl Figures {
         self.flows.entry(flow).or_default()
     }
 
-    /// An engine has left: its flows are figures of nobody in particular from now on.
+    /// A life of an engine is over: its flows are its engine's from now on, so that what was counted never falls.
     pub(super) fn left(&mut self, peer: Peer, why: Detached) {
         *self.detached.entry(why).or_default() += 1;
         let of = |flow: &Flow, _: &mut FlowFigures| flow.source == peer || flow.sink == peer;
-        for (_, figures) in self.flows.extract_if(.., of) {
-            self.departed.add(&figures);
+        let left: Vec<_> = self.flows.extract_if(.., of).collect();
+        for (Flow { source, sink, verb, direction }, figures) in left {
+            let key = Departed { source: source.engine, sink: sink.engine, verb, direction };
+            let has_room = self.departed.len() < MAX_DEPARTED || self.departed.contains_key(&key);
+            let kept = if has_room { self.departed.entry(key).or_default() } else { &mut self.forgotten };
+            kept.add(&figures);
         }
     }
 }

@@ -33,6 +33,7 @@ mod posting;
 mod queue;
 mod running;
 mod stepping;
+mod waiting;
 mod work;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,7 +45,7 @@ pub use engine::Books;
 pub use events::{Deaf, Detached, Ears, Events};
 
 pub use handle::{Attached, Handle};
-pub use metrics::{Figures, Flow, FlowFigures};
+pub use metrics::{Departed, Figures, Flow, FlowFigures};
 pub use running::{Clock, Running, StartError, StopError};
 pub use stepping::{Exchange, Rest};
 

@@ -11,6 +11,7 @@ use super::engine::{Attaching, Engine, Receiving};
 use super::events::Detached;
 use super::limits::MAX_WAITING;
 use super::stepping::Exchange;
+use super::waiting::Waiting;
 use super::work::Place;
 use crate::protocol::Extent;
 use crate::protocol::limits::MAX_LINKS;
@@ -28,7 +29,9 @@ impl Exchange {
                 let outcome = self.hold(peer, hold, now_ms);
                 self.answer(peer, subject, asker, outcome);
             }
-            Command::Receive(peer, receive, asker) => self.asked_to_receive(peer, receive, asker, now_ms),
+            Command::Receive(peer, receive, asker) => {
+                self.asked_to_receive(peer, receive, asker, now_ms, now_ms)
+            }
             Command::Renew(peer, id, for_ms, reply) => {
                 let renewed = attached(&mut self.engines, peer)
                     .and_then(|engine| Ok(engine.transfers.renew(id, for_ms, now_ms)?));
@@ -44,6 +47,9 @@ impl Exchange {
     }
 
     fn told(&mut self, peer: Peer, told: Told, now_ms: u64) {
+        if self.told_waiting(peer, told, now_ms) {
+            return;
+        }
         let event = match told {
             Told::Ready { id, rank, rect } => Event::Ready { id, rank, rect },
             Told::Filled(id) => Event::Filled(id),
@@ -55,7 +61,8 @@ impl Exchange {
                 return self.confirmed(peer, (attempt, number), held, now_ms);
             }
         };
-        self.inbox.push_back((peer, event));
+        // At once, so that commands take effect in the order in which they were given.
+        self.handle(peer, event, now_ms);
     }
 
     fn answer(&mut self, peer: Peer, subject: Subject, asker: Asker<()>, outcome: Outcome<()>) {
@@ -69,27 +76,29 @@ impl Exchange {
         }
     }
 
-    fn asked_to_receive(&mut self, peer: Peer, receive: Receive, asker: Asker<()>, now_ms: u64) {
+    /// `since_ms` is when its times began.
+    pub(super) fn asked_to_receive(
+        &mut self,
+        peer: Peer,
+        receive: Receive,
+        asker: Asker<()>,
+        since_ms: u64,
+        now_ms: u64,
+    ) {
         let subject = Subject::Receive(receive.attempt);
         let again = matches!(asker, Asker::Engine).then(|| receive.clone());
         match (self.receive(peer, receive, now_ms), again) {
             // An engine need not know of endpoints. It is closed in some milliseconds.
-            (Err(CommandError::Closing), Some(again)) if self.waiting.len() < MAX_WAITING => {
-                self.waiting.push((peer, again));
+            (Err(CommandError::Closing), Some(receive)) if self.waiting.len() < MAX_WAITING => {
+                self.waiting.push(Waiting { peer, receive, since_ms });
             }
             (outcome, _) => self.answer(peer, subject, asker, outcome),
         }
     }
 
-    /// Those whose endpoints were being closed.
-    pub(super) fn receive_again(&mut self, now_ms: u64) {
-        for (peer, receive) in std::mem::take(&mut self.waiting) {
-            self.asked_to_receive(peer, receive, Asker::Engine, now_ms);
-        }
-    }
-
     fn attach(&mut self, attaching: Attaching) {
-        let Attaching { peer, geometry, slabs, books, teller } = attaching;
+        let Attaching { peer, geometry, slabs, books, mut teller } = attaching;
+        teller.is_taken = true;
         let lives = Peer { incarnation: 0, ..peer }..peer;
         let earlier: Vec<_> = self.engines.range(lives).map(|(peer, _)| *peer).collect();
         earlier.into_iter().for_each(|life| self.detach(life, Detached::Superseded));

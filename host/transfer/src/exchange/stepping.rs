@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
-use super::command::{Command, Receive};
+use super::command::Command;
 use super::endpoints::{Endpoints, HostFabric};
 use super::engine::Engine;
 use super::events::Detached;
 use super::jobs::{Jobs, Over};
 use super::limits::{CLOSE_AGAIN_MS, MAX_COMMANDS_PER_STEP, MAX_DELIVERIES_PER_STEP, MAX_REST_MS};
+use super::waiting::Waiting;
 use crate::fabric::{Completion, Failure};
 use crate::layout::{ByteCopy, Plan};
 use crate::protocol::limits::Limits;
@@ -30,7 +31,7 @@ pub struct Exchange {
     /// For the machines, in order. What is no message is bounded by the operations and endpoints there are.
     pub(super) inbox: VecDeque<(Peer, Event)>,
     /// Receives of engines, until the endpoint that is in their way is closed.
-    pub(super) waiting: Vec<(Peer, Receive)>,
+    pub(super) waiting: Vec<Waiting>,
     /// Engines whose events found no room.
     pub(super) deaf: Vec<Peer>,
     pub(super) plan: Plan,
@@ -181,7 +182,7 @@ impl Exchange {
             self.shared.queue.left(peer);
             // The slabs go first: whoever is told may unmap them.
             drop(engine.slabs);
-            engine.teller.0.end(why);
+            engine.teller.ears.end(why);
         }
     }
 

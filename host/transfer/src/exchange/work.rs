@@ -1,5 +1,6 @@
 //! Which bytes some cells of a transfer are. Pure.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::fabric::MAX_POST_COPIES;
@@ -35,6 +36,12 @@ impl Place {
     #[must_use]
     pub fn new(blocks: &[BlockRef], first_token: u32) -> Self {
         Self { blocks: blocks.iter().map(|block| block.index).collect(), first_token }
+    }
+
+    /// Which of the blocks hold these tokens.
+    pub fn blocks_of(&self, tokens: Range<u32>, block_tokens: u32) -> Range<usize> {
+        let at = |token: u32| token.saturating_sub(self.first_token);
+        (at(tokens.start) / block_tokens) as usize..at(tokens.end).div_ceil(block_tokens) as usize
     }
 
     fn blocks(&self) -> Blocks<'_> {

@@ -3,6 +3,7 @@
 use sluice_engine_sdk::wire::{BlockRef, Extent, MAX_BLOCKS, Subject, ToHost, Tokens};
 
 use crate::layout::KvLayout;
+use crate::protocol::limits::MAX_WAIT_MS;
 
 /// What is wrong with a message.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,14 +17,20 @@ pub(super) enum Wrong {
 pub(super) fn check(message: &ToHost, layout: &KvLayout) -> Result<(), Wrong> {
     match message {
         ToHost::Hold { hold } => {
+            let subject = Subject::Hold(hold.id);
+            lasts([hold.fill_ms, hold.ttl_ms, hold.margin_ms])
+                .map_err(|text| Wrong::Description(subject, text))?;
             let all = Tokens { first: hold.extent.first_token, end: hold.extent.end_token };
             describes(hold.extent, all, (&hold.blocks, hold.first_token), layout)
-                .map_err(|text| Wrong::Description(Subject::Hold(hold.id), text))
+                .map_err(|text| Wrong::Description(subject, text))
         }
         ToHost::Receive { receive } => {
+            let subject = Subject::Receive(receive.attempt);
+            lasts([receive.first_byte_ms, receive.whole_ms])
+                .map_err(|text| Wrong::Description(subject, text))?;
             let place = (receive.blocks.as_slice(), receive.first_token);
             describes(receive.extent, receive.wanted, place, layout)
-                .map_err(|text| Wrong::Description(Subject::Receive(receive.attempt), text))
+                .map_err(|text| Wrong::Description(subject, text))
         }
         ToHost::Ready { rect, .. } => {
             let fits = u32::from(rect.end_layer) <= layout.layers && rect.end as usize <= MAX_BLOCKS;
@@ -37,6 +44,13 @@ pub(super) fn check(message: &ToHost, layout: &KvLayout) -> Result<(), Wrong> {
         | ToHost::Release { .. }
         | ToHost::Abort { .. }
         | ToHost::Confirmed { .. } => Ok(()),
+    }
+}
+
+fn lasts<const N: usize>(times_ms: [u64; N]) -> Result<(), String> {
+    match times_ms.into_iter().find(|ms| *ms > MAX_WAIT_MS) {
+        Some(ms) => Err(format!("a time of {ms} ms, of at most {MAX_WAIT_MS}")),
+        None => Ok(()),
     }
 }
 

@@ -127,6 +127,13 @@ impl Engines {
         entry.whole(Peer { engine, incarnation: self.lives })
     }
 
+    /// The exchange has not taken an engine in.
+    pub fn not_taken(&mut self, engine: EngineId) {
+        if let Some(entry) = self.engines.get_mut(&engine) {
+            entry.attached = None;
+        }
+    }
+
     /// A session is over.
     pub fn go(&mut self, session: u64) -> Option<Going> {
         let (engine, rank) = self.sessions.remove(&session)?;
@@ -177,6 +184,8 @@ impl Entry {
     }
 
     fn whole(&mut self, peer: Peer) -> Coming {
+        // Those of a life that is over go: they only have not been heard of any more.
+        self.ranks.retain(|_, member| member.slab.is_some());
         let slabs: Vec<_> = self.ranks.values_mut().filter_map(|member| member.slab.take()).collect();
         let attached = AttachedEngine {
             name: self.name.clone(),

@@ -20,6 +20,8 @@ pub enum NodeEvent {
     Refused {
         /// Which, as the kernel says; 0 from another PID namespace.
         pid: u32,
+        /// Whether it may come in later, without anybody's doing: it tries again.
+        is_passing: bool,
         /// What, where and what to do.
         text: String,
     },

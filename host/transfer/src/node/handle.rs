@@ -1,11 +1,12 @@
 //! What the host asks of its node, from any thread.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use sluice_engine_sdk::wire::{Attempt, EngineId, TransferId};
 
 use super::engines::{AttachedEngine, Engines};
 use super::holds::{HeldBlocks, Holds, Word};
+use super::words::Words;
 use crate::exchange::{Answer, Figures, Handle, NotTaken, Outcome};
 use crate::protocol::Peer;
 
@@ -15,6 +16,14 @@ pub struct NodeHandle {
     pub(super) exchange: Handle,
     pub(super) engines: Arc<RwLock<Engines>>,
     pub(super) holds: Arc<Holds>,
+    pub(super) attempts: Arc<Mutex<Words<(EngineId, Attempt), AttemptWord>>>,
+}
+
+/// What the host wants with an attempt, whether or not its engine has named it yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AttemptWord {
+    Cancel,
+    Expect { within_ms: u64 },
 }
 
 impl NodeHandle {
@@ -88,25 +97,42 @@ impl NodeHandle {
         }
     }
 
-    /// The engine of this name, a consumer, is to get no more of an attempt.
+    /// The engine of this name, a consumer, is to get no more of an attempt, whether it has asked for it yet or not.
     ///
     /// # Errors
     /// As [`NodeHandle::release`].
     pub fn cancel(&self, consumer: &str, attempt: Attempt) -> Result<(), NotTaken> {
-        match self.engine(consumer) {
-            Some(engine) => self.exchange.cancel(engine.peer, attempt),
-            None => Ok(()),
-        }
+        self.attempt_word(consumer, attempt, AttemptWord::Cancel)
     }
 
-    /// The prefill has answered, so the first byte must come soon to the engine of this name.
+    /// The prefill has answered, so the first byte must come soon to the engine of this name, from now or from when it
+    /// asks.
     ///
     /// # Errors
     /// As [`NodeHandle::release`].
     pub fn expect(&self, consumer: &str, attempt: Attempt, within_ms: u64) -> Result<(), NotTaken> {
-        match self.engine(consumer) {
-            Some(engine) => self.exchange.expect(engine.peer, attempt, within_ms),
+        self.attempt_word(consumer, attempt, AttemptWord::Expect { within_ms })
+    }
+
+    /// Kept first: if the engine's own word is behind this one, it finds it; else the exchange has that one already.
+    fn attempt_word(&self, consumer: &str, attempt: Attempt, word: AttemptWord) -> Result<(), NotTaken> {
+        let engine = EngineId::of_name(consumer);
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner).put((engine, attempt), word);
+        match self.peer(engine) {
+            Some(peer) => self.tell_attempt(peer, attempt, word),
             None => Ok(()),
+        }
+    }
+
+    pub(super) fn tell_attempt(
+        &self,
+        peer: Peer,
+        attempt: Attempt,
+        word: AttemptWord,
+    ) -> Result<(), NotTaken> {
+        match word {
+            AttemptWord::Cancel => self.exchange.cancel(peer, attempt),
+            AttemptWord::Expect { within_ms } => self.exchange.expect(peer, attempt, within_ms),
         }
     }
 

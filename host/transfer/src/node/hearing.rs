@@ -4,7 +4,9 @@ use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
-use sluice_engine_sdk::wire::{NewHold, NewReceive, Rank, Refused, Subject, ToEngine, ToHost, TransferId};
+use sluice_engine_sdk::wire::{
+    Direction, NewHold, NewReceive, Rank, Refused, Subject, ToEngine, ToHost, TransferId,
+};
 
 use super::ears::LinkEars;
 use super::engines::{Coming, Engines, Going, Speaker, Whole};
@@ -15,7 +17,7 @@ use crate::exchange::{Books, Hold, NotTaken, Receive, Said};
 use crate::link::{Attached, LinkEvent};
 use crate::protocol::Lease;
 
-/// How often a command that finds no room is put again, a millisecond apart. Meanwhile nothing is read from engines.
+/// How often a command that finds no room is put again, a millisecond apart. Meanwhile nothing is read from its engine.
 const PUTS_AT_MOST: u32 = 1_000;
 
 /// Hears engines, each on its own thread.
@@ -49,7 +51,8 @@ impl Hearing {
                 }
             }
             LinkEvent::Refused { pid, refusal, .. } => {
-                (self.tell)(NodeEvent::Refused { pid, text: refusal.text });
+                let is_passing = refusal.code.is_passing();
+                (self.tell)(NodeEvent::Refused { pid, is_passing, text: refusal.text });
             }
             LinkEvent::NotAccepting(kind) => (self.tell)(NodeEvent::NotAccepting(kind)),
         }
@@ -68,18 +71,24 @@ impl Hearing {
             Coming::Misfit(text) => {
                 drop(engines);
                 sender.detach(&text);
-                return (self.tell)(NodeEvent::Refused { pid, text });
+                return (self.tell)(NodeEvent::Refused { pid, is_passing: false, text });
             }
             Coming::Whole { attached, slabs, senders } => (attached, slabs, senders),
         };
         let (peer, layout) = (attached.peer, attached.layout);
         // Ears that find the engine not taken say so to its ranks.
+        self.node.holds.take_in(peer);
         let ears = Box::new(LinkEars { peer, senders, holds: Arc::clone(&self.node.holds) });
         let taken = self.node.exchange.attach_to(peer, layout, slabs, Books::Asked, ears);
+        if taken.is_err() {
+            engines.not_taken(peer.engine);
+        }
         drop(engines);
         match taken {
             Ok(()) => (self.tell)(NodeEvent::Attached(attached)),
-            Err(refused) => (self.tell)(NodeEvent::Refused { pid, text: refused.to_string() }),
+            Err(refused) => {
+                (self.tell)(NodeEvent::Refused { pid, is_passing: false, text: refused.to_string() })
+            }
         }
     }
 
@@ -90,18 +99,24 @@ impl Hearing {
     fn said(&self, speaker: &Speaker, message: ToHost) {
         let Some(of) = speaker.whole else {
             // Other ranks are missing: it computes for itself.
-            return refuse(speaker, &message, Refused::NoSource);
+            return match &message {
+                ToHost::Hold { hold } => self.refuse(speaker, Subject::Hold(hold.id), Refused::NoSource),
+                ToHost::Receive { receive } => {
+                    self.refuse(speaker, Subject::Receive(receive.attempt), Refused::NoSource)
+                }
+                _ => {}
+            };
         };
         match message {
-            ToHost::Ready { id, rect } => self.report(of, speaker.rank, id, Report::Ready(rect)),
-            ToHost::Filled { id } => self.report(of, speaker.rank, id, Report::Filled),
+            ToHost::Ready { id, rect } => self.report(speaker, of, id, Report::Ready(rect)),
+            ToHost::Filled { id } => self.report(speaker, of, id, Report::Filled),
             _ if speaker.rank != Rank(0) => speaker.sender.detach(
                 "a rank other than 0 spoke of holds and transfers: blocks are the same on all ranks, so rank 0 speaks",
             ),
             ToHost::Hold { hold } => self.hold(speaker, of, hold),
             ToHost::Receive { receive } => self.receive(speaker, of, receive),
             ToHost::Abort { attempt, .. } => {
-                put(|| self.node.exchange.cancel(of.peer, attempt));
+                self.put(speaker, || self.node.exchange.cancel(of.peer, attempt));
             }
             ToHost::Confirmed { attempt, number, held } => {
                 self.say(speaker, of, &Said::Confirmed { attempt, number, held });
@@ -114,37 +129,37 @@ impl Hearing {
     fn hold(&self, speaker: &Speaker, of: Whole, hold: NewHold) {
         let NewHold { id, extent, blocks, first_token, proofs, fill_ms, ttl_ms, renewable, margin_ms } = hold;
         if let Err(why) = self.node.holds.begin(of, id, extent, proofs) {
-            return send(speaker, ToEngine::Refused { subject: Subject::Hold(id), why });
+            return self.refuse(speaker, Subject::Hold(id), why);
         }
         let blocks = blocks.into();
         let hold = Hold { id, extent, blocks, first_token, fill_ms, ttl_ms, renewable, margin_ms };
         self.say(speaker, of, &Said::Hold(hold));
         let (reported, word) = self.node.holds.said(of.peer, id);
-        reported.into_iter().for_each(|progress| self.progress(of, id, progress));
-        self.follow(of, id, word);
+        reported.into_iter().for_each(|progress| self.progress(speaker, of, id, progress));
+        self.follow(speaker, of, id, word);
     }
 
-    fn report(&self, of: Whole, rank: Rank, id: TransferId, report: Report) {
-        if let Some(progress) = self.node.holds.report(of.peer, id, rank, report) {
-            self.progress(of, id, progress);
+    fn report(&self, speaker: &Speaker, of: Whole, id: TransferId, report: Report) {
+        if let Some(progress) = self.node.holds.report(of.peer, id, speaker.rank, report) {
+            self.progress(speaker, of, id, progress);
         }
     }
 
-    fn progress(&self, of: Whole, id: TransferId, progress: Progress) {
+    fn progress(&self, speaker: &Speaker, of: Whole, id: TransferId, progress: Progress) {
         let exchange = &self.node.exchange;
-        put(|| match progress {
+        let is_told = self.put(speaker, || match progress {
             Progress::Ready(rank, rect) => exchange.ready(of.peer, id, rank, rect),
             Progress::Filled => exchange.filled(of.peer, id),
         });
-        if progress == Progress::Filled {
-            self.follow(of, id, self.node.holds.filled(id));
+        if is_told && progress == Progress::Filled {
+            self.follow(speaker, of, id, self.node.holds.filled(id));
         }
     }
 
     /// Does what the host said before the hold had come so far.
-    fn follow(&self, of: Whole, id: TransferId, word: Option<Word>) {
+    fn follow(&self, speaker: &Speaker, of: Whole, id: TransferId, word: Option<Word>) {
         let exchange = &self.node.exchange;
-        put(|| match word {
+        self.put(speaker, || match word {
             None => Ok(()),
             Some(Word::Release) => exchange.release(of.peer, id),
             Some(Word::Keep { for_ms }) => exchange.renew(of.peer, id, Some(for_ms)).map(drop),
@@ -153,15 +168,15 @@ impl Hearing {
 
     fn receive(&self, speaker: &Speaker, of: Whole, receive: NewReceive) {
         let NewReceive { attempt, source, verb, direction, extent, mut wanted, proofs, .. } = receive;
-        let refuse = |why| send(speaker, ToEngine::Refused { subject: Subject::Receive(attempt), why });
-        let from = self.node.peer(source);
-        let Some(from) = from else { return refuse(Refused::NoSource) };
-        // What is held with proofs does not come to who has none.
-        let is_proven = || self.node.holds.get(attempt.id).is_some_and(|held| held.has_proofs);
-        if !proofs.is_empty() || is_proven() {
+        let subject = Subject::Receive(attempt);
+        let Some(from) = self.node.peer(source) else {
+            return self.refuse(speaker, subject, Refused::NoSource);
+        };
+        // Whether a prompt continues what decode holds only proofs tell.
+        if direction == Direction::DecodeToPrefill || !proofs.is_empty() {
             let proven = match self.node.holds.proven(attempt.id, extent, wanted, &proofs) {
                 Ok(proven) => proven,
-                Err(why) => return refuse(why),
+                Err(why) => return self.refuse(speaker, subject, why),
             };
             if proven != wanted {
                 send(speaker, ToEngine::Cut { attempt, end_token: proven.end });
@@ -184,6 +199,14 @@ impl Hearing {
             whole_ms,
         };
         self.say(speaker, of, &Said::Receive(receive));
+        let word = {
+            let mut words = self.node.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+            words.take((of.peer.engine, attempt), |_| true)
+        };
+        // What the host said before this is said now: the exchange has not known of what.
+        if let Some(word) = word {
+            self.put(speaker, || self.node.tell_attempt(of.peer, attempt, word));
+        }
     }
 
     fn lease(&self, speaker: &Speaker, of: Whole, id: TransferId, lease: Lease) {
@@ -197,13 +220,25 @@ impl Hearing {
     }
 
     fn say(&self, speaker: &Speaker, of: Whole, said: &Said) {
-        if !put(|| self.node.exchange.said(of.peer, said.clone())) {
+        self.put(speaker, || self.node.exchange.said(of.peer, said.clone()));
+    }
+
+    /// An engine of which something could not be taken is cut off: nothing that it says after that would make sense.
+    fn put(&self, speaker: &Speaker, command: impl FnMut() -> Result<(), NotTaken>) -> bool {
+        let is_taken = put(command);
+        if !is_taken {
             speaker.sender.detach("the host is too far behind to take what this engine says: attach again");
         }
+        is_taken
+    }
+
+    fn refuse(&self, speaker: &Speaker, subject: Subject, why: Refused) {
+        self.node.exchange.count_refused(why);
+        send(speaker, ToEngine::Refused { subject, why });
     }
 }
 
-/// Waits for room, within bounds: back-pressure, since meanwhile nobody reads what engines say.
+/// Waits for room, within bounds: back-pressure, since meanwhile nobody reads what the engine says.
 fn put(mut put: impl FnMut() -> Result<(), NotTaken>) -> bool {
     for _ in 0..PUTS_AT_MOST {
         match put() {
@@ -213,15 +248,6 @@ fn put(mut put: impl FnMut() -> Result<(), NotTaken>) -> bool {
         }
     }
     false
-}
-
-fn refuse(speaker: &Speaker, message: &ToHost, why: Refused) {
-    let subject = match message {
-        ToHost::Hold { hold } => Subject::Hold(hold.id),
-        ToHost::Receive { receive } => Subject::Receive(receive.attempt),
-        _ => return,
-    };
-    send(speaker, ToEngine::Refused { subject, why });
 }
 
 /// An engine that cannot be told is gone, which is an event of its own.

@@ -1,11 +1,12 @@
 //! Which holds there are, whose they are, and what is proven of them.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_engine_sdk::wire::{Extent, Proof, Rank, Rect, Refused, Tokens, TransferId};
 
 use super::engines::Whole;
+use super::words::Words;
 use crate::protocol::Peer;
 
 /// Proofs kept, of all holds together: 64 MiB, four thousand turns of 16k tokens. A hold that finds no room is kept
@@ -13,12 +14,8 @@ use crate::protocol::Peer;
 pub const MAX_PROOFS: usize = 4 << 20;
 
 /// Reports of ranks that overtook their engine's hold on another socket, of all engines: a handful each. The oldest give
-/// way, and their prefill is then ready when it is filled.
+/// way: progress is then told later, and a hold whose end was among them ends when its prefill's time is over.
 pub const MAX_EARLY_REPORTS: usize = 4_096;
-
-/// Words of the host about holds that have not come yet, or are over: a second of a busy host. The oldest are
-/// forgotten, and such a hold ends with its lease.
-pub const MAX_EARLY_WORDS: usize = 8_192;
 
 /// A hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,9 +63,9 @@ pub(super) struct Holds {
 struct State {
     holds: HashMap<TransferId, Entry>,
     early: VecDeque<(Peer, TransferId, Rank, Report)>,
-    words: HashMap<TransferId, Word>,
-    /// In the order in which they came.
-    said: VecDeque<TransferId>,
+    words: Words<TransferId, Word>,
+    /// Engines whose holds are taken in.
+    live: HashSet<Peer>,
     proofs: usize,
     without_proofs: u64,
 }
@@ -85,6 +82,11 @@ struct Entry {
 }
 
 impl Holds {
+    /// An engine is about to be attached: its holds are taken in until [`Self::end_all`].
+    pub fn take_in(&self, peer: Peer) {
+        self.lock().live.insert(peer);
+    }
+
     /// Takes a hold in. The exchange is told of it next, and then [`Self::said`].
     ///
     /// # Errors
@@ -99,6 +101,10 @@ impl Holds {
         let whole = extent.grid(of.layers).ok_or(Refused::Invalid)?.whole();
         let mut state = self.lock();
         let state = &mut *state;
+        if !state.live.contains(&of.peer) {
+            // It was detached while this was under way.
+            return Err(Refused::NoSource);
+        }
         if state.holds.contains_key(&id) {
             return Err(Refused::Used);
         }
@@ -158,13 +164,7 @@ impl Holds {
             (Some(entry), Word::Keep { .. }) if entry.held.is_filled => return Some(entry.held.holder),
             _ => {}
         }
-        if state.words.insert(id, word).is_none() {
-            state.said.push_back(id);
-        }
-        while state.words.len() > MAX_EARLY_WORDS {
-            let Some(oldest) = state.said.pop_front() else { break };
-            state.words.remove(&oldest);
-        }
+        state.words.put(id, word);
         None
     }
 
@@ -223,6 +223,7 @@ impl Holds {
             state.proofs -= entry.proofs.len();
         }
         state.early.retain(|early| early.0 != of);
+        state.live.remove(&of);
     }
 
     /// How many there are; how many were kept without proofs since there was no room.
@@ -238,10 +239,7 @@ impl Holds {
 
 impl State {
     fn early_word(&mut self, id: TransferId, is_filled: bool) -> Option<Word> {
-        let word = self.words.get(&id).copied().filter(|word| is_filled || *word == Word::Release)?;
-        self.words.remove(&id);
-        self.said.retain(|said| *said != id);
-        Some(word)
+        self.words.take(id, |word| is_filled || word == Word::Release)
     }
 }
 

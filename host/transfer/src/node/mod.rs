@@ -19,6 +19,7 @@ mod handle;
 mod hearing;
 mod holds;
 mod running;
+mod words;
 
 pub use engines::AttachedEngine;
 pub use event::NodeEvent;

@@ -64,6 +64,7 @@ impl Node {
             exchange: exchange.handle().clone(),
             engines: Arc::new(RwLock::new(Engines::default())),
             holds: Arc::new(Holds::default()),
+            attempts: Arc::default(),
         };
         let hearing = Hearing { node: handle.clone(), tell };
         let hear = Arc::new(move |event| hearing.hear(event));

@@ -62,8 +62,12 @@ impl Hold {
             && (1..=MAX_WAIT_MS).contains(&spec.ttl_ms)
             && spec.margin_ms < spec.ttl_ms;
         let ready = spec.ranks.iter().map(|rank| (*rank, Region::default())).collect();
-        let due_ms = now_ms + spec.fill_ms;
-        sound.then_some(Self { spec, ready, phase: HoldPhase::Filling, due_ms })
+        // Only of times within bounds.
+        let filling = |spec: NewHold| {
+            let due_ms = now_ms + spec.fill_ms;
+            Self { spec, ready, phase: HoldPhase::Filling, due_ms }
+        };
+        sound.then(|| filling(spec))
     }
 
     /// What it is of.

@@ -7,4 +7,5 @@ mod deaths;
 mod engine;
 mod kv;
 mod moves;
+mod ordered;
 mod world;

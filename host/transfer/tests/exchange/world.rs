@@ -53,7 +53,7 @@ impl World {
         Self::with(Driver::Thread(running), handle)
     }
 
-    fn with(driver: Driver, handle: Handle) -> Self {
+    pub fn with(driver: Driver, handle: Handle) -> Self {
         let prefill = Engine::attach(&handle, 1, 1, PREFILL);
         let decode = Engine::attach(&handle, 2, 1, DECODE);
         Self { driver, handle, now_ms: 0, prefill, decode, jobs: 0 }

@@ -63,7 +63,11 @@ impl Random {
     }
 
     fn ms(&mut self) -> u64 {
-        if self.one_in(20) { self.next() } else { 1 + self.below(5_000) }
+        match self.below(40) {
+            0 => self.next(),
+            1 => u64::MAX,
+            _ => 1 + self.below(5_000),
+        }
     }
 
     fn rect(&mut self) -> Rect {

@@ -145,10 +145,21 @@ impl Engine {
     }
 
     pub fn receive(&mut self, job: &Job, from: &str, blocks: &[BlockRef], proofs: Vec<Proof>) {
+        self.receive_as(job, job.attempt(), from, blocks, proofs);
+    }
+
+    pub fn receive_as(
+        &mut self,
+        job: &Job,
+        attempt: Attempt,
+        from: &str,
+        blocks: &[BlockRef],
+        proofs: Vec<Proof>,
+    ) {
         self.named.extend(blocks);
-        self.receiving.insert(job.attempt(), blocks.to_vec());
+        self.receiving.insert(attempt, blocks.to_vec());
         let receive = NewReceive {
-            attempt: job.attempt(),
+            attempt,
             source: EngineId::of_name(from),
             verb: job.verb,
             direction: job.direction,
@@ -258,6 +269,14 @@ impl Engine {
             ToEngine::Refused { subject: Subject::Receive(of), .. } if *of == attempt => Some(false),
             _ => None,
         })
+    }
+
+    /// Waits until the host has taken a hold of this engine in.
+    pub fn until_held(&mut self, id: TransferId) {
+        self.sessions[0].renew(id).unwrap();
+        let is_it =
+            |event: &ToEngine| matches!(event, ToEngine::LeaseLeft { id: of, left_ms: 1.. } if *of == id);
+        self.hear_until(|engine| engine.told.iter().any(is_it));
     }
 
     /// What has come is the engine's own.

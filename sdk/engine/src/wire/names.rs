@@ -52,7 +52,7 @@ pub enum Verb {
     Write,
 }
 
-/// Which way KV goes. A label for metrics: no decision depends on it.
+/// Which way KV goes: a label for metrics, and from decode to prefill it comes only as far as proofs go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From prefill to decode, after (or during) a prefill.
