@@ -246,9 +246,8 @@ async fn operators_see_who_is_attached_and_what_moved() {
     let flows = told["transfer"]["flows"].as_array().unwrap();
     let moved: Vec<_> = flows.iter().filter(|flow| flow["bytes"] != 0).collect();
     let [flow] = &moved[..] else { panic!("one flow, not {flows:?}") };
-    assert_eq!((&flow["source"], &flow["sink"], &flow["verb"]), {
-        (&"prefill-0".into(), &"decode-0".into(), &"push".into())
-    });
+    let ends = (flow["source"].clone(), flow["sink"].clone(), flow["verb"].clone());
+    assert_eq!(ends, ("prefill-0".into(), "decode-0".into(), "push".into()));
     assert_eq!(told["pools"][0]["workers"][0]["attached"], true);
     let decisions = fleet.host.admin().get("/admin/decisions").await.unwrap().json();
     assert_eq!(decisions["decisions"][0]["transfer"], "push", "{decisions}");

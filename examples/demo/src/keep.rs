@@ -3,7 +3,7 @@
 use sluice_harness::process::stop_signal;
 use sluice_harness::{Fleet, artifacts};
 
-use crate::run::POLICY;
+use crate::POLICY;
 
 /// Says what to try, and waits for Ctrl-C.
 pub async fn until_interrupted(fleet: &Fleet) -> anyhow::Result<()> {

@@ -55,6 +55,16 @@ impl Collector for Collected {
         for (name, help, of) in FLOW_COUNTERS {
             counters(&mut encoder, (name, help), flows.iter().map(|flow| (labels(flow), of(flow))))?;
         }
+        let mut moving = encoder.encode_descriptor(
+            "transfer_moving_seconds",
+            "How long KV was being copied, by source and sink: bytes by this are the speed while it moves",
+            None,
+            MetricType::Counter,
+        )?;
+        for flow in &flows {
+            let seconds = flow.moving_ms as f64 / 1_000.0;
+            moving.encode_family(&labels(flow))?.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
+        }
         let queued = flows.iter().map(|flow| (labels(flow), flow.queued));
         gauges(
             &mut encoder,
