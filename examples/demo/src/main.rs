@@ -90,10 +90,10 @@ async fn demo(options: &Options) -> anyhow::Result<bool> {
             () = stop_signal() => anyhow::bail!("stopped before the end"),
         };
         good &= was_good;
-        last = Some(fleet);
+        last = Some((fleet, part));
     }
-    if let Some(fleet) = last.filter(|_| options.keep) {
-        keep::until_interrupted(&fleet).await?;
+    if let Some((fleet, part)) = last.filter(|_| options.keep) {
+        keep::until_interrupted(&fleet, part).await?;
     }
     Ok(good)
 }

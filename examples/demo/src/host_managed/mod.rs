@@ -81,9 +81,10 @@ pub async fn show(options: &Options) -> anyhow::Result<(Fleet, bool)> {
         "\n2. THE HOST MOVES KV. 2 prefill and 2 decode emulators attach their KV memory to the host, which copies blocks\n\
          between them. Their speed is the same stated model, their KV 32 KiB a token; the copies are real, made by two\n\
          threads of the host beside all emulators on this machine. No engine has a prefix cache, so all KV that is used\n\
-         moves. The same load three times, while the host runs on: one word in {POLICY}.toml changes how.\n"
+         moves. After a warm-up the same load comes three times, while the host runs on: {POLICY}.toml changes how KV moves.\n"
     );
     let fleet = start().await?;
+    timeout(STAGE_WITHIN, warm_up(&fleet)).await.context("the warm-up does not end")??;
     let mut stages = Vec::new();
     for (number, stage) in STAGES.iter().enumerate() {
         let since_generation = match number {
@@ -115,6 +116,24 @@ async fn start() -> anyhow::Result<Fleet> {
     println!("policies {}", fleet.host.policy_folder().display());
     println!("adaptive decides: {}", STAGES[0].name);
     Ok(fleet)
+}
+
+/// Fills the engines' memory once: the first stage is not to pay for pages that are touched for the first time.
+async fn warm_up(fleet: &Fleet) -> anyhow::Result<()> {
+    let plan = WorkloadPlan {
+        conversations: 40,
+        turns: 1,
+        at_once: 4,
+        first_words: 2_000,
+        later_words: 0,
+        max_tokens: 2,
+        seed: 99,
+    };
+    let mut running = workload::start_unchecked(fleet.client(), &plan);
+    while let Some(outcome) = running.next().await {
+        anyhow::ensure!(!outcome.failed(), "a request failed: {:?}", outcome.reply);
+    }
+    Ok(())
 }
 
 /// Other words each time, so that nothing of one stage helps the next.

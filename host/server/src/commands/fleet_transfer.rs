@@ -59,7 +59,7 @@ pub(super) fn shown(transfer: &Transfer) -> String {
     let why: Vec<_> = transfer.failed.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join(", ")) };
     format!(
-        "\n\n{}\n\n{}transfers: {done} completed, {failed} failed{why}\nholds:     {holds} now; {} kept turns of {} tokens\n",
+        "{}\n\n{}transfers: {done} completed, {failed} failed{why}\nholds:     {holds} now; {} kept turns of {} tokens",
         engines(transfer),
         flows(transfer),
         transfer.kept_turns,
@@ -158,7 +158,7 @@ mod tests {
             "completed": 3, "failed": {"too_slow": 1, "peer_lost": 2}, "holds": 5, "kept_turns": 2, "kept_tokens": 900,
         }))
         .expect("as it is told");
-        let expected = "\n\n\
+        let expected = "\
              attached engine  worker              role     model  KV blocks        KV memory  pid\n\
              prefill-0        main/prefill-0      prefill  m      64 of 16 tokens  3.0 MiB    7, 8\n\
              stray            none has this name  unified  m      0 of 0 tokens    0.0 MiB\n\
@@ -168,7 +168,7 @@ mod tests {
              prefill-0 -> decode-0  push  prefill-to-decode    12.346          6.2             80%       4       1     0\n\
              decode-0 -> prefill-0  pull  decode-to-prefill     0.002            -              0%       1       0     0\n\
              transfers: 3 completed, 3 failed (peer_lost 2, too_slow 1)\n\
-             holds:     5 now; 2 kept turns of 900 tokens\n";
+             holds:     5 now; 2 kept turns of 900 tokens";
         assert_eq!(shown(&transfer), expected);
     }
 
@@ -177,8 +177,8 @@ mod tests {
         let transfer = Transfer { socket: "/run/sluice/kv.sock".to_owned(), ..Transfer::default() };
         assert_eq!(
             shown(&transfer),
-            "\n\nno engine is attached; they attach at /run/sluice/kv.sock\n\nno KV was moved yet\n\
-             transfers: 0 completed, 0 failed\nholds:     0 now; 0 kept turns of 0 tokens\n"
+            "no engine is attached; they attach at /run/sluice/kv.sock\n\nno KV was moved yet\n\
+             transfers: 0 completed, 0 failed\nholds:     0 now; 0 kept turns of 0 tokens"
         );
     }
 }

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet}
 use prometheus_client::metrics::MetricType;
 use sluice_transfer::node::NodeHandle;
 
-use super::status::{self, FlowStatus, hold_end_name, reason_name};
+use super::status::{self, FlowStatus, HOLD_ENDS, hold_end_name, reason_name, reasons};
 use crate::config::Config;
 use crate::telemetry::Telemetry;
 
@@ -71,10 +71,12 @@ impl Collector for Collected {
             ("transfer_queue", "Copies of KV under way or waiting, by source and sink"),
             queued,
         )?;
-        let failed =
-            figures.failed.iter().map(|(reason, count)| ([("reason", reason_name(*reason))], *count));
+        // What has not happened yet is 0, so that its first time is a rise.
+        let of = |reason| figures.failed.get(&reason).copied().unwrap_or(0);
+        let failed = reasons().map(|reason| ([("reason", reason_name(reason))], of(reason)));
         counters(&mut encoder, ("kv_transfers_failed", "Transfers that failed, by reason"), failed)?;
-        let ended = figures.holds.iter().map(|(end, count)| ([("end", hold_end_name(*end))], *count));
+        let of = |end| figures.holds.get(&end).copied().unwrap_or(0);
+        let ended = HOLD_ENDS.into_iter().map(|end| ([("end", hold_end_name(end))], of(end)));
         counters(&mut encoder, ("transfer_holds_ended", "Holds of KV blocks that ended, by how"), ended)?;
         for (name, help, count) in [
             ("kv_transfers_completed", "Transfers whose consumers have it all", figures.completed),

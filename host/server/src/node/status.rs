@@ -226,6 +226,30 @@ fn direction_name(direction: Direction) -> &'static str {
     }
 }
 
+/// How holds can end.
+pub(super) const HOLD_ENDS: [HoldEnd; 4] =
+    [HoldEnd::Delivered, HoldEnd::Released, HoldEnd::Expired, HoldEnd::Lost];
+
+/// Why transfers can fail.
+pub(super) fn reasons() -> impl Iterator<Item = Reason> {
+    let plain = [
+        Reason::Cancelled,
+        Reason::Superseded,
+        Reason::NoFirstByte,
+        Reason::TooSlow,
+        Reason::PeerLost,
+        Reason::EndpointClosed,
+        Reason::Fabric,
+        Reason::Incompatible,
+        Reason::LeaseTooShort,
+        Reason::Stale,
+        Reason::BadReport,
+        Reason::Unknown,
+        Reason::EngineGone,
+    ];
+    plain.into_iter().chain(HOLD_ENDS.map(Reason::HoldEnded))
+}
+
 /// Why transfers fail, in metrics and status.
 pub(super) fn reason_name(reason: Reason) -> &'static str {
     match reason {
