@@ -223,7 +223,7 @@ async fn a_socket_that_cannot_be_is_told() {
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
     for (socket, why) in
-        [("missing/kv.sock", "No such file or directory"), ("open/kv.sock", "is writable by others")]
+        [("missing/deeper/kv.sock", "No such file or directory"), ("open/kv.sock", "is writable by others")]
     {
         let mut plan = HostPlan { mode: Mode::HostManaged, ..pull() };
         plan.tables = format!("[transfer]\nsocket = {socket:?}\n");
@@ -245,7 +245,7 @@ async fn what_is_no_mistake_is_noted() {
         ended.stdout
     };
     let mut plan = pull();
-    plan.tables = "[transfer]\nsocket = \"missing/kv.sock\"\n".into();
+    plan.tables = "[transfer]\nsocket = \"missing/deeper/kv.sock\"\n".into();
     let unused = told(&plan).await;
     assert!(unused.contains("[transfer] does nothing: no pool has mode = \"host-managed\""), "{unused}");
     plan.mode = Mode::HostManaged;

@@ -3,7 +3,7 @@
 use sluice_harness::ask::message;
 use sluice_harness::{Ask, Fleet, FleetPlan, Metrics, PolicyFile};
 use sluice_sim::words;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::{SOON, nothing_left_booked, right};
 
@@ -89,10 +89,14 @@ async fn short_prompts_are_computed_where_they_are_decoded() {
     for ask in asks(8) {
         right(fleet.client(), &ask.header("x-transfer", "push-long")).await;
     }
+    let released = [("end", "released")];
+    let host = &fleet.host;
+    host.until_metric("sluice_transfer_holds_ended_total", &released, |count| count == 4.0, SOON)
+        .await
+        .unwrap();
     let metrics = metrics(&fleet).await;
     assert_eq!(metrics.sum("sluice_fallbacks_total", &[]), 0.0);
     assert_eq!(metrics.sum("sluice_transfer_bytes_total", &[]), 0.0);
-    assert_eq!(metrics.sum("sluice_transfer_holds_ended_total", &[("end", "released")]), 4.0);
 }
 
 /// An engine that dies while it is in a transfer, or while it computes what is to come: every answer is right, nothing
@@ -106,7 +110,8 @@ async fn engines_that_die_in_a_transfer_cost_no_request() {
         let plan = as_told(2, 2).engines("", "--time-scale 0.5").pool("decode_first_byte_ms = 5_000\n");
         let mut fleet = plan.start().await.unwrap();
         let client = fleet.client().clone();
-        let asking = tokio::spawn(async move {
+        let mut asking = JoinSet::new();
+        asking.spawn(async move {
             for number in 0..40_u64 {
                 let ask = Ask::completion(&words(number, 1_500), 8).header("x-transfer", how);
                 // A stream that breaks behind its first words is not begun anew.
@@ -123,7 +128,7 @@ async fn engines_that_die_in_a_transfer_cost_no_request() {
         fleet.host.until_metric("sluice_transfer_engines", &[], |count| count == 3.0, SOON).await.unwrap();
         fleet.restart(victim).await.unwrap();
         fleet.host.until_metric("sluice_transfer_engines", &[], |count| count == 4.0, SOON).await.unwrap();
-        asking.await.unwrap();
+        asking.join_all().await;
         let names: Vec<_> = fleet.names().iter().map(String::as_str).collect();
         nothing_left_booked(&fleet.host, &names).await;
         let metrics = metrics(&fleet).await;
@@ -136,7 +141,7 @@ const SLOW: &str = "--time-scale 1 --prefill-tokens-per-s 4000 --max-step-tokens
 
 /// A push that is under way while its prompt is computed, and by whom and for whom.
 struct Pushing {
-    asked: JoinHandle<()>,
+    asked: JoinSet<()>,
     prefill: String,
     decode: String,
 }
@@ -145,7 +150,8 @@ struct Pushing {
 async fn pushing(fleet: &Fleet) -> Pushing {
     let (client, ask) = (fleet.client().clone(), Ask::completion(&words(7, 8_000), 8));
     let ask = ask.streamed().header("x-transfer", "push");
-    let asked = tokio::spawn(async move { drop(right(&client, &ask).await) });
+    let mut asked = JoinSet::new();
+    asked.spawn(async move { drop(right(&client, &ask).await) });
     let host = &fleet.host;
     host.until_metric("sluice_transfer_bytes_total", &[], |bytes| bytes > 0.0, SOON).await.unwrap();
     let mut busy = Vec::new();
@@ -159,8 +165,8 @@ async fn pushing(fleet: &Fleet) -> Pushing {
 }
 
 /// What becomes of a transfer whose other end has died, once all is over.
-async fn came_through(fleet: &Fleet, victim: &str, asked: JoinHandle<()>) {
-    asked.await.unwrap();
+async fn came_through(fleet: &Fleet, victim: &str, asked: JoinSet<()>) {
+    asked.join_all().await;
     let alive: Vec<_> = fleet.names().iter().map(String::as_str).filter(|name| *name != victim).collect();
     nothing_left_booked(&fleet.host, &alive).await;
     for name in alive {
@@ -197,7 +203,7 @@ async fn a_decode_engine_that_dies_while_it_is_pushed_to_is_replaced() {
 async fn a_client_that_leaves_ends_a_push() {
     let fleet = as_told(1, 1).engines("prefill", SLOW).start().await.unwrap();
     let Pushing { asked, .. } = pushing(&fleet).await;
-    asked.abort();
+    drop(asked);
     let host = &fleet.host;
     host.until_metric("sluice_requests_total", &[("outcome", "cancelled")], |count| count == 1.0, SOON)
         .await
@@ -246,8 +252,8 @@ async fn operators_see_who_is_attached_and_what_moved() {
     let flows = told["transfer"]["flows"].as_array().unwrap();
     let moved: Vec<_> = flows.iter().filter(|flow| flow["bytes"] != 0).collect();
     let [flow] = &moved[..] else { panic!("one flow, not {flows:?}") };
-    let ends = (flow["source"].clone(), flow["sink"].clone(), flow["verb"].clone());
-    assert_eq!(ends, ("prefill-0".into(), "decode-0".into(), "push".into()));
+    let ends = ["source", "sink", "verb"].map(|end| flow[end].as_str().unwrap());
+    assert_eq!(ends, ["prefill-0", "decode-0", "push"]);
     assert_eq!(told["pools"][0]["workers"][0]["attached"], true);
     let decisions = fleet.host.admin().get("/admin/decisions").await.unwrap().json();
     assert_eq!(decisions["decisions"][0]["transfer"], "push", "{decisions}");

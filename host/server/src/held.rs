@@ -42,7 +42,7 @@ pub enum Way {
     /// An engine's own handle, for the decode engine to fetch them by.
     Handle(Handle),
     /// A hand-over that this host makes.
-    HandOver(HandOver),
+    HandOver(Box<HandOver>),
 }
 
 /// Blocks that no decode worker was sent to yet.
@@ -290,11 +290,13 @@ impl Drop for Spent {
         if self.is_counted {
             self.blocks.met(self.fate);
         }
-        if self.fate != HandleFate::Dispatched
-            && let Some((hand_over, consumer)) = self.hand_over()
-        {
+        if let Some((hand_over, consumer)) = self.hand_over() {
             // Unlike an engine that reads by itself, this host knows what is under way: it frees nothing before its end.
-            hand_over.cancel(consumer, self.attempt);
+            if self.fate != HandleFate::Dispatched {
+                hand_over.cancel(consumer, self.attempt);
+            }
+            // Who has answered needs no more of it: it came, or was computed. An engine that computes says so itself, but
+            // by push perhaps before there was a hold.
             self.blocks.release(hand_over);
         }
     }

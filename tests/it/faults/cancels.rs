@@ -26,9 +26,23 @@ struct Case {
 impl Case {
     /// What the host counts of the handle, and whether the prefill engine is left with blocks until its lease ends.
     fn left_behind(self) -> (&'static [&'static str], bool) {
-        if !self.way.is_pull() {
-            return (&[], false);
-        }
+        let hosted: &[_] = match (self.way, self.point) {
+            (Way::Unified, _) => return (&[], false),
+            (Way::Early | Way::Late, _) => return self.left_behind_by_engines(),
+            (_, Point::Queue) => &["dispatched"],
+            (_, Point::Body) => &[],
+            (_, Point::MidAnswer | Point::BeforeEnd) if self.streams => &["dispatched"],
+            // Decode was not told of it yet.
+            (Way::Brought, Point::Prefill | Point::PrefillDone | Point::PrefillHead | Point::BetweenLegs) => {
+                &["released"]
+            }
+            (Way::Brought | Way::Pushed, _) => &["abandoned"],
+        };
+        // What the host moves, it ends: nothing waits for a lease.
+        (hosted, false)
+    }
+
+    fn left_behind_by_engines(self) -> (&'static [&'static str], bool) {
         match self.point {
             // Of the one before it, which had the place.
             Point::Queue => (&["dispatched"], false),
@@ -95,7 +109,7 @@ async fn leaves(number: u64, case: Case) {
         (found.len() >= expected.len()).then_some(found)
     });
     assert_eq!(found.await.unwrap(), expected);
-    if way.is_pull() && !is_stranded {
+    if way.has_two_legs() && !is_stranded {
         fleet.worker("prefill-0").until_idle(Duration::from_millis(LEASE_MS / 2)).await.unwrap();
         until_state(&fleet, "prefill-0", "/holds/expired", |expired| expired == 0).await;
     }
@@ -123,4 +137,14 @@ async fn with_decode_chosen_at_once() {
 #[tokio::test]
 async fn with_decode_chosen_after_prefill() {
     each(table(Way::Late), leaves).await;
+}
+
+#[tokio::test]
+async fn whose_kv_the_host_moves_after_the_prefill() {
+    each(table(Way::Brought), leaves).await;
+}
+
+#[tokio::test]
+async fn whose_kv_the_host_moves_while_both_work() {
+    each(table(Way::Pushed), leaves).await;
 }

@@ -34,7 +34,7 @@ impl Case {
         let is_chosen = way != Way::Late
             || victim == Victim::Prefill
             || !matches!(point, Point::Prefill | Point::PrefillDone | Point::PrefillHead);
-        let has_prefill = way.is_pull() || victim == Victim::Decode;
+        let has_prefill = way.has_two_legs() || victim == Victim::Decode;
         point.is_on(way, streams) && is_the_engines && is_chosen && has_prefill
     }
 
@@ -105,4 +105,14 @@ async fn with_decode_chosen_at_once() {
 #[tokio::test]
 async fn with_decode_chosen_after_prefill() {
     each(table(Way::Late), dies).await;
+}
+
+#[tokio::test]
+async fn whose_kv_the_host_moves_after_the_prefill() {
+    each(table(Way::Brought), dies).await;
+}
+
+#[tokio::test]
+async fn whose_kv_the_host_moves_while_both_work() {
+    each(table(Way::Pushed), dies).await;
 }

@@ -45,6 +45,10 @@ pub enum Way {
     Early,
     /// Decode is chosen after prefill.
     Late,
+    /// The host moves KV once the prefill is done.
+    Brought,
+    /// The host moves KV while both work.
+    Pushed,
 }
 
 impl Way {
@@ -61,12 +65,22 @@ impl Way {
                 let adaptive = PolicyFile::policy("adaptive", "adaptive").unwrap();
                 FleetPlan::pull(each, each).decided_by(adaptive.settings("late_binding = true"))
             }
+            Self::Brought | Self::Pushed => {
+                let policy = PolicyFile::guest("as-told", "transfer-as-told").unwrap();
+                let how = if self == Self::Pushed { "transfer = \"push\"" } else { "transfer = \"pull\"" };
+                FleetPlan::hosted(each, each).decided_by(policy.settings(how))
+            }
         };
         plan.engines("", &engines).pool(&format!("kv_lease_ms = {LEASE_MS}\n")).gated()
     }
 
-    fn is_pull(self) -> bool {
+    fn has_two_legs(self) -> bool {
         self != Self::Unified
+    }
+
+    /// Whether engines fetch KV by themselves, with what a prefill's answer says.
+    fn is_pull(self) -> bool {
+        matches!(self, Self::Early | Self::Late)
     }
 }
 

@@ -50,10 +50,16 @@ impl Point {
 
     /// Whether requests of this way come by it. A whole answer has no first token of its own.
     pub fn is_on(self, way: Way, streams: bool) -> bool {
-        let needs_two_legs =
-            matches!(self, Self::PrefillDone | Self::PrefillHead | Self::BetweenLegs | Self::Transfer);
+        let is_on_the_way = match self {
+            // With both legs at once, decode's answer waits for no prefill's.
+            Self::PrefillDone | Self::PrefillHead | Self::BetweenLegs => {
+                way.has_two_legs() && way != Way::Pushed
+            }
+            Self::Transfer => way.is_pull(),
+            _ => true,
+        };
         let needs_stream = self == Self::BeforeFirstToken;
-        (way.is_pull() || !needs_two_legs) && (streams || !needs_stream)
+        is_on_the_way && (streams || !needs_stream)
     }
 
     /// A request that is met there: a long prompt or a long answer where it has to last.
@@ -172,8 +178,9 @@ pub async fn busy(fleet: &Fleet, role: &str) -> String {
     until("an engine to be at work", SOON, async || {
         for name in named(fleet, role) {
             let state = fleet.worker(&name).state().await.ok()?;
-            let count = |pointer: &str| state.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-            if count("/sequences/running") + count("/sequences/loading") + count("/holds/open") > 0 {
+            let at_work = ["/sequences/running", "/sequences/loading", "/holds/open", "/kv_link/holds"];
+            let counts = at_work.map(|pointer| state.pointer(pointer).and_then(Value::as_u64).unwrap_or(0));
+            if counts.iter().sum::<u64>() > 0 {
                 return Some(name);
             }
         }
@@ -267,7 +274,14 @@ pub async fn until_queued(fleet: &Fleet) {
 /// A prefill engine holds blocks, its leg is over, and a decode leg is booked.
 async fn until_between_legs(fleet: &Fleet) {
     let holder = busy(fleet, "prefill").await;
-    until_state(fleet, &holder, "/holds/open", |holds| holds == 1).await;
+    until("blocks to be held", SOON, async || {
+        let state = fleet.worker(&holder).state().await.ok()?;
+        let held =
+            ["/holds/open", "/kv_link/holds"].map(|holds| state.pointer(holds).and_then(Value::as_u64));
+        (held.into_iter().flatten().sum::<u64>() == 1).then_some(())
+    })
+    .await
+    .unwrap();
     until("the prefill leg to be over", SOON, async || {
         let is_over = fleet.host.worker(&holder).await.ok()?["booked"]["requests"] == 0;
         let mut decodes = 0;

@@ -1,7 +1,7 @@
 //! The configuration as meant: every value is checked, every default filled in.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sluice_core::facts::Role;
 use sluice_policy::Limits;
@@ -114,13 +114,15 @@ pub enum PolicyCache {
 }
 
 impl Transfer {
-    /// What to tell of the socket's folder, if it is not there: it is looked for now.
+    /// Why the socket cannot be made: its folder is not there, nor the one to make it in. Looked for now.
     pub fn no_folder(&self) -> Option<String> {
-        let folder = self.socket.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+        let real = |folder: &&Path| !folder.as_os_str().is_empty();
+        let folder = self.socket.parent().filter(real)?;
+        let above = folder.parent().filter(real).unwrap_or(folder);
         let told = || {
-            format!("engines cannot attach at {}: {} is no folder", self.socket.display(), folder.display())
+            format!("engines cannot attach at {}: {} is no folder", self.socket.display(), above.display())
         };
-        (!folder.is_dir()).then(told)
+        (!folder.is_dir() && !above.is_dir()).then(told)
     }
 }
 

@@ -1,6 +1,7 @@
 //! From an engine's answer to the client's: whole or as a stream, without what is between host and engine.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -15,7 +16,7 @@ use super::deadline::Deadline;
 use super::dispatch;
 use super::refusal::{refusal, status_in_error, told};
 use super::relay::Relay;
-use super::stream_start::{self, Unopened};
+use super::stream_start::{self, Opened, Unopened};
 use super::turn::{AnswerEnd, Turn};
 use crate::fleet::Leg;
 use crate::http::body::{ResponseBody, whole_with_place};
@@ -28,8 +29,71 @@ use crate::telemetry::labels::Phase;
 use crate::upstream::UpstreamBody;
 use crate::usage::PrefillUsage;
 
-/// Passes the decode leg's answer on. Its status is known here, and a stream's first words, before anything went to
-/// the client.
+/// A decode leg's answer that has begun well: nothing of it went to the client.
+pub(super) struct Began {
+    /// When its head came, by our clock.
+    head_came: Duration,
+    body: BegunBody,
+}
+
+enum BegunBody {
+    Stream(Opened),
+    Whole(Bytes),
+}
+
+/// Reads a decode leg's answer until its status is known, and a stream's first words.
+pub(super) async fn begin(
+    call: &Call<'_>,
+    leg: &mut Leg,
+    response: Response<UpstreamBody>,
+    deadline: &Deadline,
+) -> Result<Began, Failed> {
+    let head_came = call.app.clock.elapsed();
+    let (head, body) = response.into_parts();
+    if !head.status.is_success() {
+        let bytes = dispatch::read(leg, Blame::Decode, body, deadline).await?;
+        return Err(refusal(leg, Blame::Decode, &head, &bytes));
+    }
+    let body = if is_event_stream(&head.headers) {
+        let opened = stream_start::open(body, deadline.at, stream_start::chunk).await;
+        BegunBody::Stream(opened.map_err(|unopened| did_not_begin(leg, unopened, deadline))?)
+    } else {
+        BegunBody::Whole(dispatch::read(leg, Blame::Decode, body, deadline).await?)
+    };
+    Ok(Began { head_came, body })
+}
+
+/// Passes on what has begun.
+pub(super) async fn pass_on(
+    call: &Call<'_>,
+    mut turn: Turn,
+    Began { head_came, body }: Began,
+    record: &mut Record,
+) -> Result<Response<ResponseBody>, Failed> {
+    turn.phase(Phase::DecodeHead, head_came.saturating_sub(turn.dispatched));
+    let bytes = match body {
+        BegunBody::Stream(opened) => {
+            return Ok(stream(ResponseBody::Right(Relay::new(
+                opened,
+                turn,
+                record.hand_over(),
+                call.deadline,
+            ))));
+        }
+        BegunBody::Whole(bytes) => bytes,
+    };
+    let prefilled = turn.prefilled();
+    let (bytes, end) = off_loop::run(bytes.len(), move || finish_whole(bytes, prefilled))
+        .await
+        .map_err(|undone| dispatch::short(&mut turn.leg, undone.to_string()))?
+        .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
+    turn.finish(end, record);
+    let mut response = json_response(StatusCode::OK, Bytes::new());
+    *response.body_mut() = whole_with_place(bytes, record.take_place());
+    Ok(response)
+}
+
+/// Passes a leg's answer on. Its status is known here, and a stream's first words, before anything went to the client.
 pub(super) async fn relay(
     call: &Call<'_>,
     mut turn: Turn,
@@ -37,30 +101,8 @@ pub(super) async fn relay(
     deadline: &Deadline,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
-    turn.phase(Phase::DecodeHead, call.app.clock.elapsed().saturating_sub(turn.dispatched));
-    let (head, body) = response.into_parts();
-    if !head.status.is_success() {
-        let bytes = dispatch::read(&mut turn.leg, Blame::Decode, body, deadline).await?;
-        return Err(refusal(&mut turn.leg, Blame::Decode, &head, &bytes));
-    }
-    Ok(if is_event_stream(&head.headers) {
-        let opened = match stream_start::open(body, deadline.at, stream_start::chunk).await {
-            Ok(opened) => opened,
-            Err(unopened) => return Err(did_not_begin(&mut turn.leg, unopened, deadline)),
-        };
-        stream(ResponseBody::Right(Relay::new(opened, turn, record.hand_over(), call.deadline)))
-    } else {
-        let bytes = dispatch::read(&mut turn.leg, Blame::Decode, body, deadline).await?;
-        let prefilled = turn.prefilled();
-        let (bytes, end) = off_loop::run(bytes.len(), move || finish_whole(bytes, prefilled))
-            .await
-            .map_err(|undone| dispatch::short(&mut turn.leg, undone.to_string()))?
-            .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
-        turn.finish(end, record);
-        let mut response = json_response(StatusCode::OK, Bytes::new());
-        *response.body_mut() = whole_with_place(bytes, record.take_place());
-        response
-    })
+    let began = begin(call, &mut turn.leg, response, deadline).await?;
+    pass_on(call, turn, began, record).await
 }
 
 /// A stream that failed before its first words.

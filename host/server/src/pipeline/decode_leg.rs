@@ -6,7 +6,7 @@ use hyper::Response;
 use sluice_core::facts::Row;
 use sluice_core::failure::Failure;
 
-use super::answer;
+use super::answer::{self, Began};
 use super::attempt::{Attempt, Failed};
 use super::deadline::Deadline;
 use super::dispatch::{self, Resend};
@@ -90,8 +90,30 @@ pub(super) async fn send(
 pub(super) async fn answer(
     attempt: Attempt<'_, '_>,
     prefilled: Prefilled,
-    Bound { row, booking, leg }: Bound,
+    mut to: Bound,
     Sent { response, spent, dispatched, deadline }: Sent,
+    record: &mut Record,
+) -> Result<Response<ResponseBody>, Failed> {
+    match answer::begin(attempt.call, &mut to.leg, response, &deadline).await {
+        Ok(began) => pass_on(attempt, prefilled, to, Begun { began, spent, dispatched }, record).await,
+        Err(failed) => Err(came_to_nothing(failed, spent, &prefilled.by)),
+    }
+}
+
+/// A decode leg whose answer has begun well.
+pub(super) struct Begun {
+    pub began: Began,
+    pub spent: Option<Spent>,
+    /// By our clock.
+    pub dispatched: Duration,
+}
+
+/// Passes on what has begun.
+pub(super) async fn pass_on(
+    attempt: Attempt<'_, '_>,
+    prefilled: Prefilled,
+    Bound { row, booking, leg }: Bound,
+    Begun { began, spent, dispatched }: Begun,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
     let (call, holder) = (attempt.call, prefilled.by.clone());
@@ -100,24 +122,28 @@ pub(super) async fn answer(
     let turn = Turn::start(attempt, row, booking, leg, dispatched)
         .prefilled_by(prefilled.by, prefilled.prompt_tokens, brought)
         .reads(spent.as_ref().map(Spent::kept));
-    let answered = answer::relay(call, turn, response, &deadline, record).await;
+    let answered = answer::pass_on(call, turn, began, record).await;
     match (answered, spent) {
-        (answered @ Ok(_), Some(spent)) => {
-            spent.arrived();
-            answered
+        (Ok(response), spent) => {
+            spent.into_iter().for_each(Spent::arrived);
+            Ok(response)
         }
-        (Err(failed), Some(spent)) if failed.failure.is_refusal() => {
-            spent.refused();
-            Err(failed)
-        }
-        (Err(failed), spent) => Err(with_blocks_left(failed, spent, &holder)),
-        (answered, None) => answered,
+        (Err(failed), spent) => Err(came_to_nothing(failed, spent, &holder)),
     }
+}
+
+/// What becomes of the blocks of a decode leg that failed.
+pub(super) fn came_to_nothing(failed: Failed, spent: Option<Spent>, holder: &Worker) -> Failed {
+    if failed.failure.is_refusal() {
+        spent.into_iter().for_each(Spent::refused);
+        return failed;
+    }
+    with_blocks_left(failed, spent, holder)
 }
 
 /// A decode leg failed whose engine may be reading the blocks right now, so that nobody may tell the holder to give
 /// them away: they stay for their lease.
-pub(super) fn with_blocks_left(failed: Failed, spent: Option<Spent>, holder: &Worker) -> Failed {
+fn with_blocks_left(failed: Failed, spent: Option<Spent>, holder: &Worker) -> Failed {
     let Some(spent) = spent else { return failed };
     spent.is_stranded();
     if failed.failure != Failure::Late {

@@ -59,7 +59,7 @@ pub(crate) async fn send_from(
         // sent once more, before it counts as failed.
         Ok(Err(UpstreamError::Broken { was_kept: true, .. })) if resend == Resend::Once => {
             origin.pool.metrics.retry(Retry::Resent);
-            origin.trail.note(|story, _| story.leg_resent());
+            origin.trail.note(|story, _| story.leg_resent(name));
             timeout_at(deadline.at, post(origin, leg.worker(), body, attempt, traceparent)).await
         }
         other => other,

@@ -161,7 +161,7 @@ pub(super) async fn leg(
     let (members, _) = answer::members(&bytes)
         .map_err(|(failure, what)| dispatch::no_answer(&mut leg, Blame::Prefill, failure, what))?;
     leg.went_well();
-    call.trail.note(|story, now| story.leg_over(Outcome::Ok.name(), now));
+    call.trail.note(|story, now| story.prefill_over(Outcome::Ok.name(), now));
     let took = answered.saturating_sub(dispatched);
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);

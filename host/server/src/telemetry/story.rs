@@ -107,6 +107,13 @@ pub struct LegStory {
     pub resent: bool,
 }
 
+impl LegStory {
+    fn over(&mut self, outcome: &'static str, now: Duration) {
+        self.ended = Some(now);
+        self.outcome = Some(outcome);
+    }
+}
+
 /// An error as the client was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
@@ -175,22 +182,26 @@ impl Story {
         self.trace.map(|trace| trace.child(leg_number(attempts - 1, number)))
     }
 
-    /// The leg under way was sent once more.
-    pub fn leg_resent(&mut self) {
-        if let Some(leg) = self.open_leg() {
+    /// The leg of this kind that is under way was sent once more.
+    pub fn leg_resent(&mut self, kind: Leg) {
+        if let Some(leg) = self.open_legs().find(|leg| leg.leg == kind) {
             leg.resent = true;
         }
     }
 
-    /// The leg under way is over.
-    pub fn leg_over(&mut self, outcome: &'static str, now: Duration) {
-        if let Some(leg) = self.open_leg() {
-            leg.ended = Some(now);
-            leg.outcome = Some(outcome);
+    /// The prefill is over. Decode may be under way beside it.
+    pub fn prefill_over(&mut self, outcome: &'static str, now: Duration) {
+        if let Some(leg) = self.open_legs().find(|leg| leg.leg == Leg::Prefill) {
+            leg.over(outcome, now);
         }
     }
 
-    /// The attempt under way failed, and with it its leg.
+    /// Whatever leg is under way is over.
+    pub fn leg_over(&mut self, outcome: &'static str, now: Duration) {
+        self.open_legs().for_each(|leg| leg.over(outcome, now));
+    }
+
+    /// The attempt under way failed, and with it its legs.
     pub fn attempt_failed(&mut self, why: &'static str, now: Duration) {
         self.leg_over(why, now);
         if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.failed.is_none()) {
@@ -256,8 +267,9 @@ impl Story {
         self.began_unix_ns.saturating_add(since)
     }
 
-    fn open_leg(&mut self) -> Option<&mut LegStory> {
-        self.attempts.last_mut()?.legs.last_mut().filter(|leg| leg.ended.is_none())
+    fn open_legs(&mut self) -> impl Iterator<Item = &mut LegStory> {
+        let legs = self.attempts.last_mut().into_iter().flat_map(|attempt| &mut attempt.legs);
+        legs.filter(|leg| leg.ended.is_none())
     }
 }
 

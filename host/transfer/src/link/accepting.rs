@@ -1,5 +1,6 @@
 //! The listener's threads.
 
+use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -27,12 +28,29 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 /// The longest wait for a connection, in milliseconds: the stop wakes it up.
 const ACCEPT_WAIT_MS: u64 = 60_000;
 
+/// Who takes events.
+pub(super) enum Hearer {
+    /// Whoever polls.
+    Queue(Queue<LinkEvent>),
+    /// This, on the thread of the engine that it is about.
+    Call(Arc<dyn Fn(LinkEvent) + Send + Sync>),
+}
+
+impl fmt::Debug for Hearer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(events) => out.debug_tuple("Queue").field(events).finish(),
+            Self::Call(_) => out.write_str("Call"),
+        }
+    }
+}
+
 /// What all threads of a listener share.
 #[derive(Debug)]
 pub(super) struct Host {
     pub place: Place,
     pub settings: Settings,
-    pub events: Queue<LinkEvent>,
+    pub hearer: Hearer,
     pub registry: Registry,
     pub clock: Arc<dyn Clock>,
 }
@@ -193,8 +211,12 @@ impl Host {
         self.tell(LinkEvent::Refused { pid: peer.pid, uid: peer.uid, refusal });
     }
 
-    /// Waits for room: the listener's owner decides how fast engines are read. When it has stopped nobody listens.
+    /// Waits until it is taken: the listener's owner decides how fast engines are read. When it has stopped nobody listens.
     fn tell(&self, event: LinkEvent) {
-        let _ = self.events.push(event);
+        match &self.hearer {
+            Hearer::Queue(events) => drop(events.push(event)),
+            Hearer::Call(hear) if !self.registry.is_stopping() => hear(event),
+            Hearer::Call(_) => {}
+        }
     }
 }

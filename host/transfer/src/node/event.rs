@@ -4,7 +4,7 @@ use std::io;
 
 use super::engines::AttachedEngine;
 
-/// Something to be logged and counted. Told by the node's own thread, which waits until it is taken.
+/// Something to be logged and counted. Told by the thread of the engine's link, which waits until it is taken.
 #[derive(Debug)]
 pub enum NodeEvent {
     /// An engine is attached, with all its ranks.

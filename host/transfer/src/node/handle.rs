@@ -7,6 +7,7 @@ use sluice_engine_sdk::wire::{Attempt, EngineId, TransferId};
 use super::engines::{AttachedEngine, Engines};
 use super::holds::{HeldBlocks, Holds, Word};
 use crate::exchange::{Answer, Figures, Handle, NotTaken, Outcome};
+use crate::protocol::Peer;
 
 /// A way to a node. Nothing here waits.
 #[derive(Debug, Clone)]
@@ -107,6 +108,12 @@ impl NodeHandle {
             Some(engine) => self.exchange.expect(engine.peer, attempt, within_ms),
             None => Ok(()),
         }
+    }
+
+    /// What an engine is to the exchange, if it is attached.
+    pub(super) fn peer(&self, engine: EngineId) -> Option<Peer> {
+        let engines = self.engines.read().unwrap_or_else(PoisonError::into_inner);
+        engines.attached(engine).map(|engine| engine.peer)
     }
 
     /// What went where so far.

@@ -18,7 +18,7 @@ use crate::protocol::Lease;
 /// How often a command that finds no room is put again, a millisecond apart. Meanwhile nothing is read from engines.
 const PUTS_AT_MOST: u32 = 1_000;
 
-/// The thread that hears.
+/// Hears engines, each on its own thread.
 pub(super) struct Hearing {
     pub node: NodeHandle,
     pub tell: Arc<dyn Fn(NodeEvent) + Send + Sync>,
@@ -29,14 +29,13 @@ impl Hearing {
         match event {
             LinkEvent::Attached(rank) => self.come(*rank),
             LinkEvent::Said { session, message } => {
-                let speaker = self.engines().speaker(session);
+                let speaker = self.speaker(session);
                 if let Some(speaker) = speaker {
                     self.said(&speaker, message);
                 }
             }
             LinkEvent::Invalid { session, text } => {
-                let speaker = self.engines().speaker(session);
-                if let Some(Speaker { name, .. }) = speaker {
+                if let Some(Speaker { name, .. }) = self.speaker(session) {
                     (self.tell)(NodeEvent::Invalid { name, text });
                 }
             }
@@ -62,10 +61,12 @@ impl Hearing {
 
     fn come(&self, rank: Attached) {
         let (sender, pid) = (rank.sender.clone(), rank.pid);
-        let coming = self.engines().come(rank);
-        let (attached, slabs, senders) = match coming {
+        // Whoever speaks as a whole engine must be attached by then, so others are let in only behind that.
+        let mut engines = self.engines();
+        let (attached, slabs, senders) = match engines.come(rank) {
             Coming::Awaited => return,
             Coming::Misfit(text) => {
+                drop(engines);
                 sender.detach(&text);
                 return (self.tell)(NodeEvent::Refused { pid, text });
             }
@@ -74,10 +75,16 @@ impl Hearing {
         let (peer, layout) = (attached.peer, attached.layout);
         // Ears that find the engine not taken say so to its ranks.
         let ears = Box::new(LinkEars { peer, senders, holds: Arc::clone(&self.node.holds) });
-        match self.node.exchange.attach_to(peer, layout, slabs, Books::Asked, ears) {
+        let taken = self.node.exchange.attach_to(peer, layout, slabs, Books::Asked, ears);
+        drop(engines);
+        match taken {
             Ok(()) => (self.tell)(NodeEvent::Attached(attached)),
             Err(refused) => (self.tell)(NodeEvent::Refused { pid, text: refused.to_string() }),
         }
+    }
+
+    fn speaker(&self, session: u64) -> Option<Speaker> {
+        self.node.engines.read().unwrap_or_else(PoisonError::into_inner).speaker(session)
     }
 
     fn said(&self, speaker: &Speaker, message: ToHost) {
@@ -147,7 +154,7 @@ impl Hearing {
     fn receive(&self, speaker: &Speaker, of: Whole, receive: NewReceive) {
         let NewReceive { attempt, source, verb, direction, extent, mut wanted, proofs, .. } = receive;
         let refuse = |why| send(speaker, ToEngine::Refused { subject: Subject::Receive(attempt), why });
-        let from = self.engines().attached(source).map(|engine| engine.peer);
+        let from = self.node.peer(source);
         let Some(from) = from else { return refuse(Refused::NoSource) };
         if !proofs.is_empty() {
             let proven = match self.node.holds.proven(attempt.id, extent, wanted, &proofs) {

@@ -2,9 +2,9 @@
 //! [`exchange`](crate::exchange).
 //!
 //! ```text
-//! link threads ──LinkEvent──> kv-node ──commands──> kv-exchange ──> copy threads
-//!      ^                         (engines of several ranks, proofs)     │
-//!      └──────────────── Ears: what engines are told ─────────┘
+//! link threads, one a rank ──commands──> kv-exchange ──> copy threads
+//!      ^      (engines of several ranks, proofs)     │
+//!      └───────── Ears: what engines are told ───────┘
 //! the host: NodeHandle (who is attached, which holds there are; renew, release, cancel)
 //! ```
 //!

@@ -1,12 +1,8 @@
 //! Starting and stopping a node.
 
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use super::engines::Engines;
 use super::event::NodeEvent;
@@ -17,9 +13,6 @@ use crate::exchange::{Clock, Exchange, Running, StartError, StopError};
 use crate::fabric::{self, ShmFabric, ShmSettings};
 use crate::link::{BindError, LinkListener, Settings};
 use crate::protocol::limits::Limits;
-
-/// How long the thread that hears waits before it looks whether it is to stop, in milliseconds.
-const LOOK_MS: u64 = 100;
 
 /// How a node is run.
 #[derive(Debug, Clone)]
@@ -38,9 +31,7 @@ pub struct NodeSettings {
 pub struct Node {
     handle: NodeHandle,
     exchange: Option<Running>,
-    listener: Arc<LinkListener>,
-    stopping: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    listener: Option<LinkListener>,
 }
 
 /// Why there is no node.
@@ -55,13 +46,10 @@ pub enum NodeError {
     /// Nothing decides.
     #[error(transparent)]
     Exchange(#[from] StartError),
-    /// Nothing hears.
-    #[error("the thread that hears engines could not be started: {0}")]
-    Thread(#[from] io::Error),
 }
 
 impl Node {
-    /// Starts one. `tell` is called by its thread, and must not block for long.
+    /// Starts one. `tell` is called by the threads of engines, and must not block for long.
     ///
     /// # Errors
     /// If the place of the socket is taken or not safe, a setting cannot be, or the system has no thread.
@@ -70,7 +58,6 @@ impl Node {
         clock: Clock,
         tell: Arc<dyn Fn(NodeEvent) + Send + Sync>,
     ) -> Result<Self, NodeError> {
-        let listener = Arc::new(LinkListener::bind(&settings.socket, settings.link)?);
         let fabric = Arc::new(ShmFabric::start(settings.shm)?);
         let exchange = Exchange::start(fabric, settings.limits, clock)?;
         let handle = NodeHandle {
@@ -79,18 +66,9 @@ impl Node {
             holds: Arc::new(Holds::default()),
         };
         let hearing = Hearing { node: handle.clone(), tell };
-        let stopping = Arc::new(AtomicBool::new(false));
-        let (from, stops) = (Arc::clone(&listener), Arc::clone(&stopping));
-        let thread = std::thread::Builder::new().name("kv-node".to_owned()).spawn(move || {
-            while !stops.load(Ordering::Acquire) {
-                match from.next_event(Duration::from_millis(LOOK_MS)) {
-                    Ok(Some(event)) => hearing.hear(event),
-                    Ok(None) => {}
-                    Err(_) => break,
-                }
-            }
-        })?;
-        Ok(Self { handle, exchange: Some(exchange), listener, stopping, thread: Some(thread) })
+        let hear = Arc::new(move |event| hearing.hear(event));
+        let listener = LinkListener::bind_to(&settings.socket, settings.link, hear)?;
+        Ok(Self { handle, exchange: Some(exchange), listener: Some(listener) })
     }
 
     /// A way to it.
@@ -110,11 +88,8 @@ impl Node {
     fn end(&mut self) -> Result<(), StopError> {
         let Some(exchange) = self.exchange.take() else { return Ok(()) };
         let stopped = exchange.stop();
-        self.stopping.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            // A panic there was told by the panic hook; there is nothing to undo.
-            let _ = thread.join();
-        }
+        // Engines that were not told by the exchange are told by this.
+        drop(self.listener.take());
         stopped
     }
 }
@@ -128,10 +103,6 @@ impl Drop for Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queued = self.listener.queued_events();
-        out.debug_struct("Node")
-            .field("handle", &self.handle)
-            .field("queued", &queued)
-            .finish_non_exhaustive()
+        out.debug_struct("Node").field("handle", &self.handle).finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use super::clock::Clock;
 use super::liveness::{Due, Liveness};
 use super::outbound::{Outbound, PushError};
-use super::socket::{Until, send_all, wait_readable};
+use super::socket::{Until, send_all, send_some, wait_readable};
 use super::{MAX_QUEUED_FRAMES, sentence};
 use crate::wire::{EncodeError, Frame, FrameBuffer, FrameError, Message, encode};
 
@@ -70,8 +70,6 @@ pub struct Pace {
 pub struct Connection {
     socket: UnixStream,
     outbound: Outbound,
-    /// Held while whole frames are written.
-    writing: Mutex<()>,
     end: OnceLock<LinkEnd>,
     pace: Pace,
     clock: Arc<dyn Clock>,
@@ -81,16 +79,22 @@ impl Connection {
     /// Takes a socket over.
     #[must_use]
     pub fn new(socket: UnixStream, pace: Pace, clock: Arc<dyn Clock>) -> Self {
-        let (outbound, writing, end) = (Outbound::default(), Mutex::new(()), OnceLock::new());
-        Self { socket, outbound, writing, end, pace, clock }
+        let (outbound, end) = (Outbound::default(), OnceLock::new());
+        Self { socket, outbound, end, pace, clock }
     }
 
-    /// Queues a message, after up to `wait` for room.
+    /// Sends a message at once where nothing waits to be written, or else queues it, after up to `wait` for room.
     ///
     /// # Errors
     /// If there is no room, the connection is over, or the message breaks a bound.
     pub fn send<M: Message>(&self, message: M, wait: Duration) -> Result<(), SendFailure> {
         let frame = encode(&Frame::Message(message))?;
+        if self.outbound.begin_writing() {
+            // An error is the writer's to find: it says why the connection ends.
+            let sent = send_some(&self.socket, &frame).unwrap_or(0);
+            self.outbound.end_writing(&frame[sent..]);
+            return Ok(());
+        }
         Ok(self.outbound.push(frame, wait)?)
     }
 
@@ -139,8 +143,9 @@ impl Connection {
         let mut batch = Vec::new();
         while self.outbound.pop(&mut batch) {
             let until = Until::after(self.clock.as_ref(), self.pace.silence_ms);
-            let _whole = self.writing.lock();
-            if let Err(error) = send_all(&self.socket, &batch, until) {
+            let sent = send_all(&self.socket, &batch, until);
+            self.outbound.end_writing(&[]);
+            if let Err(error) = sent {
                 return self.end(match error.kind() {
                     io::ErrorKind::TimedOut => LinkEnd::NotReading { frames: self.outbound.queued_frames() },
                     // The reader finds what the other side said last, and that it has gone.
@@ -214,10 +219,13 @@ impl Connection {
     /// Tells the other side what it did wrong, if it takes that at once.
     fn tell<M: Message>(&self, why: &LinkEnd) {
         // Within another frame it would not be understood.
-        let Ok(_whole) = self.writing.try_lock() else { return };
+        if !self.outbound.begin_writing() {
+            return;
+        }
         if let Ok(frame) = encode(&Frame::<M>::Goodbye(sentence(&why.to_string()))) {
             let _ = send_all(&self.socket, &frame, Until::after(self.clock.as_ref(), 0));
         }
+        self.outbound.end_writing(&[]);
     }
 }
 

@@ -47,6 +47,10 @@ struct State {
     bytes: usize,
     ping: Option<Vec<u8>>,
     pong: Option<Vec<u8>>,
+    /// Somebody writes to the socket: whole frames, in order, and one at a time.
+    is_written: bool,
+    /// The first of the frames is the rest of one.
+    is_cut: bool,
     is_closed: bool,
 }
 
@@ -81,6 +85,29 @@ impl Outbound {
         Ok(())
     }
 
+    /// Lets a sender write by itself, which saves the hop to the writer: if nothing waits and nobody writes. Whoever is
+    /// let must say [`Outbound::end_writing`].
+    pub fn begin_writing(&self) -> bool {
+        let mut state = self.lock();
+        let may = state.is_empty() && !state.is_written && !state.is_closed;
+        state.is_written |= may;
+        may
+    }
+
+    /// The socket is free. What it did not take goes before all else.
+    pub fn end_writing(&self, rest: &[u8]) {
+        let mut state = self.lock();
+        state.is_written = false;
+        if !rest.is_empty() {
+            state.bytes += rest.len();
+            state.frames.push_front(rest.to_vec());
+            state.is_cut = true;
+        }
+        if !state.is_empty() || state.is_closed {
+            self.changed.notify_all();
+        }
+    }
+
     /// Queues a ping before all else, in place of one that still waits.
     pub fn ping(&self, frame: Vec<u8>) {
         self.lock().ping = Some(frame);
@@ -94,12 +121,20 @@ impl Outbound {
     }
 
     /// Waits for something to be written and puts it into `batch`, whole frames, in order. Says whether there will
-    /// be more: after closing what was queued still comes.
+    /// be more: after closing what was queued still comes. What is popped is being written until
+    /// [`Outbound::end_writing`].
     pub fn pop(&self, batch: &mut Vec<u8>) -> bool {
         batch.clear();
-        let idle = |state: &mut State| !state.is_closed && state.is_empty();
+        let idle = |state: &mut State| state.is_written || (!state.is_closed && state.is_empty());
         let waited = self.changed.wait_while(self.lock(), idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        // The rest of a frame goes before all else.
+        if std::mem::take(&mut state.is_cut)
+            && let Some(rest) = state.frames.pop_front()
+        {
+            state.bytes -= rest.len();
+            batch.extend(rest);
+        }
         for urgent in [state.pong.take(), state.ping.take()].into_iter().flatten() {
             batch.extend(urgent);
         }
@@ -109,6 +144,7 @@ impl Outbound {
             state.bytes -= frame.len();
             batch.extend(frame);
         }
+        state.is_written = !batch.is_empty();
         self.changed.notify_all();
         !(state.is_closed && batch.is_empty())
     }
@@ -154,6 +190,7 @@ mod tests {
             queue.close();
             let (mut batch, mut written) = (Vec::new(), Vec::new());
             while queue.pop(&mut batch) {
+                queue.end_writing(&[]);
                 assert!(batch.len() <= WRITE_BYTES || batch.len() <= MAX_FRAME_BYTES + 2);
                 written.append(&mut batch);
             }
@@ -161,5 +198,25 @@ mod tests {
             assert_eq!(written[..2], [3, 2]);
             assert_eq!(queue.push(vec![1], Duration::ZERO), Err(PushError::Closed));
         }
+    }
+
+    #[test]
+    fn who_writes_by_itself_overtakes_nobody_and_leaves_its_rest_first() {
+        let queue = Outbound::default();
+        assert!(queue.begin_writing());
+        assert!(!queue.begin_writing(), "one at a time");
+        queue.push(vec![4, 4], Duration::ZERO).unwrap();
+        queue.ping(vec![9]);
+        queue.end_writing(&[1, 2, 3]);
+        assert!(!queue.begin_writing(), "others wait");
+        let mut batch = Vec::new();
+        assert!(queue.pop(&mut batch));
+        assert_eq!(batch, [1, 2, 3, 9, 4, 4]);
+        assert!(!queue.begin_writing(), "the writer has not written yet");
+        queue.end_writing(&[]);
+        assert!(queue.begin_writing());
+        queue.end_writing(&[]);
+        queue.close();
+        assert!(!queue.begin_writing() && !queue.pop(&mut batch));
     }
 }

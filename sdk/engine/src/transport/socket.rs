@@ -67,6 +67,21 @@ fn wait(socket: BorrowedFd<'_>, flags: PollFlags, ms: u64) -> io::Result<bool> {
     }
 }
 
+/// Writes what the socket takes at once: how many bytes.
+///
+/// # Errors
+/// If the other side is gone.
+pub fn send_some(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match send(&socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(sent) => return Ok(sent),
+            Err(Errno::AGAIN) => return Ok(0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Writes all bytes. The deadline is for all of them.
 ///
 /// # Errors

@@ -87,10 +87,10 @@ fn promise(
         threshold_tokens: plan.kv_recompute_threshold_tokens,
     };
     let turn = attempt.turn_hold.as_ref().map(|hold| hold.wanted().clone());
-    let reuse = reuse(call, node, &plan, source);
+    let reuse = reuse(call, node, plan, source);
     let hand_over =
         HandOver::new(node, &call.pool.config, &terms).keeping(turn).reusing(reuse, &call.pool.config);
-    let way = Way::HandOver(hand_over);
+    let way = Way::HandOver(Box::new(hand_over));
     Ok(Some(Held::new(prefill::blocks(call, &prefill, way), &call.app.releases)))
 }
 

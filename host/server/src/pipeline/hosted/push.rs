@@ -4,24 +4,31 @@
 //! Either leg that fails ends the other, by closing its connection, and the attempt with it.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use hyper::Response;
 use sluice_core::facts::Row;
 use sluice_core::verdict::TransferMode;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
+use crate::fleet::Leg;
 use crate::held::{Held, Spent};
 use crate::http::body::ResponseBody;
 use crate::http::error::Blame;
+use crate::pipeline::answer::{self, Began};
 use crate::pipeline::attempt::{Attempt, Failed};
 use crate::pipeline::call::Call;
 use crate::pipeline::deadline::Deadline;
-use crate::pipeline::decode_leg::{self, Bound, Sent};
+use crate::pipeline::decode_leg::{self, Begun, Bound};
 use crate::pipeline::dispatch;
 use crate::pipeline::prefill::{self, Done, Prefilled};
 use crate::pipeline::pull::gone_error;
 use crate::record::Record;
-use crate::upstream::UpstreamBody;
+use crate::usage::PrefillUsage;
+
+/// How long an answer that has begun is kept from its client for what the prefill says of cached tokens. Its token is
+/// made a step before decode's first one, so its answer is here or about to come.
+const PREFILL_WAITED_FOR: Duration = Duration::from_millis(20);
 
 /// Prefills and decodes at once.
 pub(super) async fn run(
@@ -37,24 +44,19 @@ pub(super) async fn run(
     let dispatched = call.app.clock.elapsed();
     let spent = promised.spend(to.leg.worker(), dispatched).map_err(|gone| gone_error(gone, &holder.name))?;
     match both(&attempt, prefill, &mut to, &spent).await {
-        Ok((prefilled, response)) => {
-            let deadline = Deadline::decode(call);
+        Ok((prefilled, began)) => {
             // Without what the prefill keeps there is nothing to hand over.
             let (spent, void) =
                 if prefilled.said.is_some() { (Some(spent), None) } else { (None, Some(spent)) };
             void.into_iter().for_each(Spent::void);
-            let sent = Sent { response, spent, dispatched, deadline };
-            decode_leg::answer(attempt, prefilled, to, sent, record).await
+            let begun = Begun { began, spent, dispatched };
+            decode_leg::pass_on(attempt, prefilled, to, begun, record).await
         }
         Err(Broken::Prefill(failed)) => {
             spent.void();
             Err(failed)
         }
-        Err(Broken::Decode(failed)) if failed.failure.is_refusal() => {
-            spent.refused();
-            Err(failed)
-        }
-        Err(Broken::Decode(failed)) => Err(decode_leg::with_blocks_left(failed, Some(spent), &holder)),
+        Err(Broken::Decode(failed)) => Err(decode_leg::came_to_nothing(failed, Some(spent), &holder)),
     }
 }
 
@@ -64,40 +66,60 @@ enum Broken {
     Decode(Failed),
 }
 
-/// Runs both legs until the prefill is over and decode's answer has begun. From the prefill's end on, decode has the time
-/// that it has where it is sent then.
+/// Runs both legs until decode's answer has begun and the prefill is over. From the prefill's end on, decode has the time
+/// that it has where it is sent then. Where decode begins first it has what it needs: the prefill's word is waited for a
+/// little, for what it tells of itself, and no client waits for more.
 async fn both(
     attempt: &Attempt<'_, '_>,
     row: Row,
     to: &mut Bound,
     spent: &Spent,
-) -> Result<(Prefilled, Response<UpstreamBody>), Broken> {
+) -> Result<(Prefilled, Began), Broken> {
     let call = attempt.call;
-    let (prefilled, deadline, answered) = {
+    let late = {
         let mut prefill = pin!(prefill::leg(attempt, row, spent.blocks().hand_over()));
-        let decode = decode_leg::dispatched_to(attempt, &mut to.leg, Some(spent), Deadline::both(call));
-        let mut decode = pin!(decode);
-        let mut early = None;
-        let done = loop {
-            tokio::select! {
-                biased;
-                done = &mut prefill => break done.map_err(Broken::Prefill)?,
-                // Streams begin before their first words are known.
-                sent = &mut decode, if early.is_none() => early = Some(sent.map_err(Broken::Decode)?),
+        let mut decode = pin!(decode(attempt, &mut to.leg, spent));
+        tokio::select! {
+            biased;
+            done = &mut prefill => {
+                let prefilled = over(call, done.map_err(Broken::Prefill)?, spent);
+                let deadline = Deadline::decode(call);
+                match timeout_at(deadline.at, decode).await {
+                    Ok(began) => return began.map(|began| (prefilled, began)).map_err(Broken::Decode),
+                    Err(_) => deadline,
+                }
             }
-        };
-        let prefilled = over(call, done, spent);
-        let deadline = Deadline::decode(call);
-        let answered = match early {
-            Some(response) => Ok(Ok(response)),
-            None => timeout_at(deadline.at, decode).await,
-        };
-        (prefilled, deadline, answered)
+            began = &mut decode => {
+                let began = began.map_err(Broken::Decode)?;
+                let prefilled = match timeout(PREFILL_WAITED_FOR, prefill).await {
+                    Ok(Ok(done)) => over(call, done, spent),
+                    Ok(Err(_)) | Err(_) => unheard(call, spent),
+                };
+                return Ok((prefilled, began));
+            }
+        }
     };
-    match answered {
-        Ok(Ok(response)) => Ok((prefilled, response)),
-        Ok(Err(failed)) => Err(Broken::Decode(failed)),
-        Err(_) => Err(Broken::Decode(dispatch::late(&mut to.leg, Blame::Decode, &deadline))),
+    Err(Broken::Decode(dispatch::late(&mut to.leg, Blame::Decode, &late)))
+}
+
+/// The decode leg, until its answer has begun.
+async fn decode(attempt: &Attempt<'_, '_>, leg: &mut Leg, spent: &Spent) -> Result<Began, Failed> {
+    let deadline = Deadline::both(attempt.call);
+    let response = decode_leg::dispatched_to(attempt, leg, Some(spent), deadline).await?;
+    answer::begin(attempt.call, leg, response, &deadline).await
+}
+
+/// Decode was faster than the prefill's answer.
+fn unheard(call: &Call<'_>, spent: &Spent) -> Prefilled {
+    Prefilled {
+        by: spent.blocks().holder.clone(),
+        held: None,
+        mode: TransferMode::Push,
+        prompt_tokens: None,
+        // Nobody said what was cached, and what decode says of it is wrong.
+        said: Some(PrefillUsage { cached_tokens: None }),
+        took: Duration::ZERO,
+        answered: call.app.clock.elapsed(),
     }
 }
 
