@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use crate::{Options, POLICY};
 use figures::Figures;
 
-/// What is dropped as the policy's settings, and what comes of it. The first is there at the start.
+/// What is dropped as the policy's settings, and what comes of it. The first comes with the policy.
 const STAGES: [Stage; 3] = [
     Stage { name: "pull", settings: "retain_ttl_ms = 0\n", pushes: false, keeps_turns: false },
     Stage { name: "push", settings: "push = true\nretain_ttl_ms = 0\n", pushes: true, keeps_turns: false },
@@ -41,17 +41,17 @@ struct Stage {
     keeps_turns: bool,
 }
 
-/// Emulated engines of the same speed as in the first part, whose KV is large enough to weigh: 32 KiB a token, where an 8B
+/// Emulated engines of the same speed as in the first part, whose KV is large enough to weigh: 16 KiB a token, where an 8B
 /// model has 128. They report progress every 256 tokens, and keep no prefix caches, so that all KV that is used moves.
 const ENGINE: &str = "--prefill-tokens-per-s 20000 --decode-step-base-ms 6 --decode-step-per-sequence-ms 0.1 \
     --time-scale 1 --max-model-len 4096 --max-step-tokens 256 --no-prefix-caching";
 
 /// KV bytes of a token.
-const KV_BYTES_PER_TOKEN: usize = 32 * 1024;
+const KV_BYTES_PER_TOKEN: usize = 16 * 1024;
 
-/// 512 MiB and 1 GiB of KV memory an engine: decode engines keep turns, too.
+/// 256 MiB and 1 GiB of KV memory an engine: decode engines keep turns, too.
 const PREFILL_MEMORY: &str = "--blocks 1024";
-const DECODE_MEMORY: &str = "--blocks 2048";
+const DECODE_MEMORY: &str = "--blocks 4096";
 
 /// One stage's load; it takes a fifth of this on two cores.
 const STAGE_WITHIN: Duration = Duration::from_secs(60);
@@ -79,7 +79,7 @@ struct Seen {
 pub async fn show(options: &Options) -> anyhow::Result<(Fleet, bool)> {
     println!(
         "\n2. THE HOST MOVES KV. 2 prefill and 2 decode emulators attach their KV memory to the host, which copies blocks\n\
-         between them. Their speed is the same stated model, their KV 32 KiB a token; the copies are real, made by two\n\
+         between them. Their speed is the same stated model, their KV 16 KiB a token; the copies are real, made by two\n\
          threads of the host beside all emulators on this machine. No engine has a prefix cache, so all KV that is used\n\
          moves. After a warm-up the same load comes three times, while the host runs on: {POLICY}.toml changes how KV moves.\n"
     );
@@ -87,10 +87,7 @@ pub async fn show(options: &Options) -> anyhow::Result<(Fleet, bool)> {
     timeout(STAGE_WITHIN, warm_up(&fleet)).await.context("the warm-up does not end")??;
     let mut stages = Vec::new();
     for (number, stage) in STAGES.iter().enumerate() {
-        let since_generation = match number {
-            0 => fleet.host.policies().await?.generation,
-            _ => change(&fleet, stage).await?,
-        };
+        let since_generation = change(&fleet, stage, number == 0).await?;
         let plan = plan(options, number);
         let seen = timeout(STAGE_WITHIN, load(&fleet, &plan, stage, since_generation)).await;
         let mut seen =
@@ -106,7 +103,8 @@ pub async fn show(options: &Options) -> anyhow::Result<(Fleet, bool)> {
 }
 
 async fn start() -> anyhow::Result<Fleet> {
-    let policy = PolicyFile::policy(POLICY, "adaptive")?.settings(STAGES[0].settings);
+    // Until engines were measured, whoever has the fewest requests.
+    let policy = PolicyFile::policy(POLICY, "least-loaded")?;
     let plan = FleetPlan::hosted(2, 2).engines("", ENGINE).decided_by(policy);
     let plan = plan.engines("", &format!("--kv-bytes-per-token {KV_BYTES_PER_TOKEN}"));
     let mut plan = plan.engines("prefill", PREFILL_MEMORY).engines("decode", DECODE_MEMORY);
@@ -114,14 +112,15 @@ async fn start() -> anyhow::Result<Fleet> {
     let fleet = plan.start().await.context("the fleet does not start")?;
     println!("host     {}  (admin {})", fleet.client().base(), fleet.host.admin().base());
     println!("policies {}", fleet.host.policy_folder().display());
-    println!("adaptive decides: {}", STAGES[0].name);
+    println!("least-loaded decides: warm-up");
     Ok(fleet)
 }
 
-/// Fills the engines' memory once: the first stage is not to pay for pages that are touched for the first time.
+/// Fills the engines' memory twice: neither the first stage nor what is measured of engines is to have the cost of pages
+/// that are touched for the first time.
 async fn warm_up(fleet: &Fleet) -> anyhow::Result<()> {
     let plan = WorkloadPlan {
-        conversations: 40,
+        conversations: 80,
         turns: 1,
         at_once: 4,
         first_words: 2_000,
@@ -161,13 +160,19 @@ async fn check(outcomes: &mut Vec<Outcome>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Drops settings; the generation that has them.
-async fn change(fleet: &Fleet, stage: &Stage) -> anyhow::Result<u64> {
+/// Drops settings, and the policy with the first ones; the generation that has them.
+async fn change(fleet: &Fleet, stage: &Stage, is_first: bool) -> anyhow::Result<u64> {
     let before = fleet.host.policies().await?.generation;
     let dropped = Instant::now();
-    fleet.host.drop_settings(POLICY, stage.settings)?;
+    let what = if is_first {
+        fleet.host.drop_policy(&PolicyFile::policy(POLICY, "adaptive")?.settings(stage.settings))?;
+        "adaptive".to_owned()
+    } else {
+        fleet.host.drop_settings(POLICY, stage.settings)?;
+        format!("{POLICY}.toml")
+    };
     let generation = fleet.host.until_generation_after(before, LIVE_WITHIN).await?;
-    println!("{POLICY}.toml dropped, live after {} ms: {}", dropped.elapsed().as_millis(), stage.name);
+    println!("{what} dropped, live after {} ms: {}", dropped.elapsed().as_millis(), stage.name);
     Ok(generation)
 }
 

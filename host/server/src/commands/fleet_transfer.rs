@@ -49,7 +49,8 @@ struct Flow {
 }
 
 const MIB: f64 = 1024.0 * 1024.0;
-const GB: f64 = 1e9;
+/// Units of all flows, by the largest of them.
+const UNITS: [(&str, f64); 2] = [("GB moved", 1e9), ("MB moved", 1e6)];
 const BYTES_PER_MS_OF_A_GB_PER_S: f64 = 1e6;
 
 /// Tables below that of the workers.
@@ -91,25 +92,26 @@ fn engines(transfer: &Transfer) -> String {
 
 /// Figures of one unit stand one above the other.
 fn flows(transfer: &Transfer) -> String {
+    let shown = || transfer.flows.iter().filter(|flow| flow.operations + flow.operations_failed > 0);
+    let most = shown().map(|flow| flow.bytes).max().unwrap_or(0) as f64;
+    let (heading, unit) = UNITS.into_iter().find(|(_, unit)| most >= *unit).unwrap_or(UNITS[1]);
     let mut table = TextTable::new(&[
         "KV from -> to",
         "by",
         "direction",
-        "GB moved",
+        heading,
         "GB/s moving",
         "behind prefill",
         "copies",
         "failed",
         "late",
     ]);
-    let mut is_empty = true;
-    for flow in transfer.flows.iter().filter(|flow| flow.operations + flow.operations_failed > 0) {
-        is_empty = false;
+    for flow in shown() {
         table.row([
             format!("{} -> {}", flow.source, flow.sink),
             flow.verb.clone(),
             flow.direction.clone(),
-            format!("{:>8.3}", flow.bytes as f64 / GB),
+            format!("{:>8.3}", flow.bytes as f64 / unit),
             format!("{:>11}", or_dash(speed(flow))),
             format!("{:>14}", or_dash(hidden(flow))),
             format!("{:>6}", flow.operations),
@@ -117,7 +119,7 @@ fn flows(transfer: &Transfer) -> String {
             format!("{:>4}", flow.deadline_misses),
         ]);
     }
-    if is_empty { "no KV was moved yet\n".to_owned() } else { format!("{table}\n") }
+    if shown().next().is_none() { "no KV was moved yet\n".to_owned() } else { format!("{table}\n") }
 }
 
 fn or_dash(figure: Option<String>) -> String {
@@ -170,6 +172,13 @@ mod tests {
              transfers: 3 completed, 3 failed (peer_lost 2, too_slow 1)\n\
              holds:     5 now; 2 kept turns of 900 tokens";
         assert_eq!(shown(&transfer), expected);
+    }
+
+    #[test]
+    fn little_is_told_in_megabytes() {
+        let flow = Flow { bytes: 170_496, operations: 2, ..Flow::default() };
+        let told = flows(&Transfer { flows: vec![flow], ..Transfer::default() });
+        assert!(told.contains("MB moved") && told.contains("   0.170 "), "{told}");
     }
 
     #[test]

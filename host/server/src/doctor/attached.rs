@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::examine::WorkerSeen;
 use super::findings::{Finding, Severity};
 use crate::config::{Config, PoolMode};
 
@@ -42,18 +43,24 @@ struct Engine {
 }
 
 /// What is wrong with who is attached, or why that is not known.
-pub fn findings(config: &Config, told: &Result<Told, String>) -> Vec<Finding> {
+pub fn findings(config: &Config, workers: &[WorkerSeen], told: &Result<Told, String>) -> Vec<Finding> {
     let told = match told {
         Ok(told) => told,
         Err(why) => return vec![not_known(why)],
     };
     let engines = told.transfer.iter().flat_map(|transfer| &transfer.engines);
     let strays: Vec<_> = engines.filter(|engine| engine.worker.is_none()).collect();
+    // Of one that cannot be reached, that is said already.
+    let is_there = |pool: &str, worker: &str| {
+        let mut down = workers.iter().filter(|seen| seen.unreachable.is_some());
+        !down.any(|seen| seen.pool == pool && seen.worker == worker)
+    };
     let pools = config.pools.iter().filter(|pool| pool.mode == PoolMode::HostManaged);
     let workers = pools.flat_map(|pool| pool.workers.iter().map(move |worker| (&pool.name, worker)));
     let missing = workers.filter_map(|(pool, worker)| {
         let seen = told.worker(pool, &worker.name)?;
-        (seen.attached == Some(false)).then(|| Finding {
+        let is_missing = seen.attached == Some(false) && is_there(pool, &worker.name);
+        is_missing.then(|| Finding {
             severity: Severity::Wrong,
             place: format!("{pool}/{}", worker.name),
             what: match &seen.misfit {

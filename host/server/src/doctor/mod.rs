@@ -86,7 +86,7 @@ pub async fn run(doctor: &Doctor<'_>, progress: impl Fn(&str)) -> Report {
         report.add(findings::no_place_to_attach(what));
     }
     if let Some(told) = &doctor.told {
-        attached::findings(config, told).into_iter().for_each(|finding| report.add(finding));
+        attached::findings(config, &report.workers, told).into_iter().for_each(|finding| report.add(finding));
     }
     report
 }

@@ -98,7 +98,9 @@ pub fn node(node: &NodeHandle, config: &Config, kept: &KeptTurns) -> NodeStatus 
     let (engines, figures, workers) = (node.engines(), node.figures(), workers(config));
     let (kept_turns, kept_tokens) = kept.size();
     NodeStatus {
-        socket: config.transfer.socket.clone(),
+        // Engines may be started in another folder than this host.
+        socket: std::path::absolute(&config.transfer.socket)
+            .unwrap_or_else(|_| config.transfer.socket.clone()),
         engines: engines.iter().map(|engine| engine_status(engine, &workers)).collect(),
         flows: flows(&figures, &names(&engines, &workers)),
         completed: figures.completed,
