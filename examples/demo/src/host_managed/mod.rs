@@ -49,9 +49,9 @@ const ENGINE: &str = "--prefill-tokens-per-s 20000 --decode-step-base-ms 6 --dec
 /// KV bytes of a token.
 const KV_BYTES_PER_TOKEN: usize = 16 * 1024;
 
-/// 256 MiB and 1 GiB of KV memory an engine: decode engines keep turns, too.
+/// 256 and 768 MiB of KV memory an engine: decode engines keep turns, too.
 const PREFILL_MEMORY: &str = "--blocks 1024";
-const DECODE_MEMORY: &str = "--blocks 4096";
+const DECODE_MEMORY: &str = "--blocks 3072";
 
 /// One stage's load; it takes a fifth of this on two cores.
 const STAGE_WITHIN: Duration = Duration::from_secs(60);
@@ -120,7 +120,7 @@ async fn start() -> anyhow::Result<Fleet> {
 /// that are touched for the first time.
 async fn warm_up(fleet: &Fleet) -> anyhow::Result<()> {
     let plan = WorkloadPlan {
-        conversations: 80,
+        conversations: 100,
         turns: 1,
         at_once: 4,
         first_words: 2_000,
