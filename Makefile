@@ -43,7 +43,7 @@ build: setup policies ## Build the host (release) and the policies
 	cargo build --release -p sluice
 
 .PHONY: demo
-demo: build ## 2+2 emulated engines, live policy swaps, a table; DEMO_ARGS=--keep leaves it running
+demo: build ## 2+2 emulated engines: live policy swaps, then KV by pull, by push and kept for the next turn (1-2 minutes); DEMO_ARGS=--keep leaves it running
 	cargo build --release --quiet -p sluice-demo
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/sluice-demo $(DEMO_ARGS)
 

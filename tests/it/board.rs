@@ -5,9 +5,10 @@ use std::path::Path;
 
 use hyper::Method;
 use serde_json::{Value, json};
-use sluice_harness::{Host, HostPlan, MockEngine, Mode, PolicyFile};
+use sluice_harness::{Ask, Fleet, FleetPlan, Host, HostPlan, Metrics, MockEngine, Mode, PolicyFile};
+use sluice_sim::words as made_up;
 
-use crate::SOON;
+use crate::{SOON, right};
 
 /// A host that has met what makes series come into being: streams, a policy's fault, a refused file, strange clients.
 async fn used_host() -> Host {
@@ -44,6 +45,24 @@ async fn used_host() -> Host {
     host
 }
 
+/// A host that has moved KV, and whose decode engine keeps a turn.
+async fn host_that_moves_kv() -> Fleet {
+    let policy = PolicyFile::policy("active", "adaptive").unwrap().settings("push = true\n");
+    let fleet = FleetPlan::hosted(1, 1).decided_by(policy).start().await.unwrap();
+    let ask = Ask::completion(&made_up(1, 320), 4).with("conversation_id", "one");
+    right(fleet.client(), &ask).await;
+    let kept = [("event", "kept")];
+    fleet.host.until_metric("sluice_kept_turns_total", &kept, |turns| turns == 1.0, SOON).await.unwrap();
+    fleet
+}
+
+/// What both kinds of hosts tell.
+async fn told() -> String {
+    let (host, fleet) = (used_host().await, host_that_moves_kv().await);
+    let text = async |host: &Host| host.client().get("/metrics").await.unwrap().text();
+    text(&host).await + &text(&fleet.host).await
+}
+
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
 }
@@ -68,24 +87,26 @@ fn texts<'a>(value: &'a Value, keys: &[&str], found: &mut Vec<&'a str>) {
 async fn the_board_asks_for_what_there_is() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/grafana/sluice.json");
     let board: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    let host = used_host().await;
-    let metrics = host.metrics().await.unwrap();
+    let told = told().await;
+    let metrics = Metrics::parse(&told).unwrap();
     let mut queries = Vec::new();
     texts(&board, &["expr", "query"], &mut queries);
     let asked: BTreeSet<_> =
         queries.iter().flat_map(|query| words(query)).filter(|word| word.starts_with("sluice_")).collect();
     assert!(asked.len() > 20, "{asked:?}");
     let missing: Vec<_> = asked.iter().filter(|name| !metrics.has(name)).collect();
-    assert!(missing.is_empty(), "the board asks for {missing:?}, which this host has not");
-    // Whatever is told of policies is looked at.
-    let told = host.client().get("/metrics").await.unwrap().text();
-    let told = families(&told).into_keys().filter(|name| name.starts_with("sluice_policy_"));
+    assert!(missing.is_empty(), "the board asks for {missing:?}, which no host has");
+    // Whatever is told of policies and of KV that the host moves is looked at.
+    let is_of = |name: &String| {
+        ["policy", "transfer", "kept"].iter().any(|of| name.starts_with(&format!("sluice_{of}_")))
+    };
+    let told = families(&told).into_keys().filter(is_of);
     let is_shown = |name: &String| asked.iter().any(|asked| asked.starts_with(name));
     let unseen: Vec<_> = told.filter(|name| !is_shown(name)).collect();
     assert!(unseen.is_empty(), "the board shows nothing of {unseen:?}");
     let titles: Vec<_> = board["panels"].as_array().unwrap().iter().map(|panel| &panel["title"]).collect();
     for row in
-        ["Requests", "Phases", "KV transfers", "Retries and breakers", "Policies", "Fleet", "Admission"]
+        ["Requests", "Phases", "KV transfers", "KV that the host moves", "Policies", "Fleet", "Admission"]
     {
         assert!(titles.iter().any(|title| *title == row), "{row}: {titles:?}");
     }
@@ -136,20 +157,52 @@ fn families(text: &str) -> BTreeMap<String, Family> {
 }
 
 /// Units and things counted that a gauge's name may end with, and states: 1 or 0, or how many are in it.
-const ENDS: [&str; 7] =
-    ["_seconds", "_tokens", "_requests", "_handles", "_sessions", "_blocks", "_per_second"];
-const STATES: [&str; 7] = ["_up", "_open", "_free", "_generation", "_draining", "_safe_to_stop", "_moves"];
+const ENDS: [&str; 9] = [
+    "_seconds",
+    "_tokens",
+    "_requests",
+    "_handles",
+    "_sessions",
+    "_blocks",
+    "_per_second",
+    "_engines",
+    "_holds",
+];
+const STATES: [&str; 9] =
+    ["_up", "_open", "_free", "_generation", "_draining", "_safe_to_stop", "_moves", "_queue", "_waiting"];
 
 /// Labels whose values are configured, or names of policies, or of a fixed set.
-const LABELS: [&str; 19] = [
-    "decode", "endpoint", "handle", "hook", "kind", "le", "leg", "mode", "outcome", "phase", "policy",
-    "pool", "prefill", "reason", "result", "role", "task", "tenant", "worker",
+const LABELS: [&str; 25] = [
+    "decode",
+    "direction",
+    "end",
+    "endpoint",
+    "event",
+    "handle",
+    "hook",
+    "kind",
+    "le",
+    "leg",
+    "mode",
+    "outcome",
+    "phase",
+    "policy",
+    "pool",
+    "prefill",
+    "reason",
+    "result",
+    "role",
+    "sink",
+    "source",
+    "task",
+    "tenant",
+    "verb",
+    "worker",
 ];
 
 #[tokio::test]
 async fn names_follow_prometheus_conventions() {
-    let host = used_host().await;
-    let text = host.client().get("/metrics").await.unwrap().text();
+    let text = told().await;
     let families = families(&text);
     assert!(families.len() > 20, "{text}");
     for (name, Family { kind, help, labels }) in &families {

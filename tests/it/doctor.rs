@@ -341,3 +341,51 @@ async fn a_pool_that_is_not_probed_claims_nothing() {
     let pool = fleet.client().get("/ready").await.unwrap().json()["pools"][0].clone();
     assert_eq!(pool["kv"], Value::Null);
 }
+
+/// Of host-managed pools the running host says who is attached. Without one that is not known.
+#[tokio::test]
+async fn engines_that_are_not_attached_are_found() {
+    let mut plan = FleetPlan::hosted(1, 1);
+    let fleet = plan.start().await.unwrap();
+    let folder = TempDir::new().unwrap();
+    let stray = EmulatorPlan::fast("decode");
+    let socket = std::fs::read_to_string(fleet.host.folder().join("sluice.toml")).unwrap();
+    let socket =
+        socket.lines().find_map(|line| line.strip_prefix("socket = ")).unwrap().trim_matches('"').to_owned();
+    let stray = stray.with(&format!("--kv-link {socket} --name decode-O"));
+    let _stray = Emulator::start("stray", &stray, folder.path()).await.unwrap();
+    fleet.host.until_metric("sluice_transfer_engines", &[], |count| count == 3.0, SOON).await.unwrap();
+    // The same workers as the host knows them by, and one of them misnamed.
+    plan.host.admin_listen = fleet.host.admin().base().trim_start_matches("http://").to_owned();
+    plan.host.tables = format!("[transfer]\nsocket = {socket:?}\n");
+    for (worker, role) in fleet.workers().iter().zip(["prefill", "decode"]) {
+        plan.host = plan.host.worker(role, worker.url());
+    }
+    let mut ward = Ward { plan: plan.host, engines: Vec::new(), folder };
+    let report = ward.report().await;
+    assert_eq!(report["well"], true, "{report:#}");
+    let stray = &report["findings"][0];
+    assert_eq!((&stray["severity"], &stray["place"]), (&json!("note"), &json!("[transfer]")), "{report:#}");
+    assert!(stray["what"].as_str().unwrap().contains("\"decode-O\" is attached"), "{stray}");
+
+    let mut fleet = fleet;
+    fleet.worker_mut("decode-0").process().kill().await.unwrap();
+    let listen = ward.plan.workers[1].url.trim_start_matches("http://").to_owned();
+    let alone = EmulatorPlan::fast("decode").with(&format!("--connector none --listen {listen}"));
+    let _alone = Emulator::start("alone", &alone, ward.folder.path()).await.unwrap();
+    fleet.host.until_metric("sluice_transfer_engines", &[], |count| count == 2.0, SOON).await.unwrap();
+    let report = ward.report().await;
+    let missing = &report["findings"][0];
+    assert_eq!(
+        (&missing["severity"], &missing["place"]),
+        (&json!("wrong"), &json!("main/decode-0")),
+        "{report:#}"
+    );
+    assert!(missing["cure"].as_str().unwrap().contains(&socket), "{missing}");
+
+    ward.plan.admin_listen = "127.0.0.1:9".into();
+    let report = ward.report().await;
+    assert_eq!(report["well"], true, "{report:#}");
+    let unknown = report["findings"][0]["what"].as_str().unwrap();
+    assert!(unknown.contains("not known: cannot ask 127.0.0.1:9"), "{unknown}");
+}

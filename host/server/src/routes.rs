@@ -78,7 +78,7 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
         }
         (&Method::GET, path) if path.starts_with(admin_policies::ONE) => admin_policies::one(app, path),
         (&Method::GET, "/admin/fleet") => {
-            let transfer = app.node.as_ref().map(|handle| node::status::node(handle, &app.config));
+            let transfer = app.node.as_ref().map(|handle| node::status::node(handle, &app.config, &app.kept));
             let body = json!({"pools": status::fleet(&app.fleet), "transfer": transfer});
             json_response(StatusCode::OK, body.to_string())
         }

@@ -10,7 +10,7 @@ mod cost;
 
 use sluice_policy_sdk::pick::{self, Least, Pairs};
 use sluice_policy_sdk::{
-    Facts, Policy, Prefilled, Retention, Role, Row, TurnEnd, Verdict, Worker, export, settings,
+    Ability, Facts, Policy, Prefilled, Retention, Role, Row, TurnEnd, Verdict, Worker, export, settings,
 };
 
 use cost::{ALL, BLOCK, Costs};
@@ -31,6 +31,10 @@ settings! {
         /// Choose the decode worker after the prefill when the best one has at least this many requests
         /// waiting: queues will look different by then.
         late_at_waiting: u32 = 4, 1..=1_000_000;
+        /// Have KV pushed to the decode worker while the prompt is still prefilled, where both workers can: the
+        /// first token does not wait for the transfer, and the decode worker's KV blocks are taken for as long
+        /// as the prefill runs. Not where the decode worker is chosen after the prefill.
+        push: bool = false;
         /// How long the decode worker keeps KV blocks after a turn, in milliseconds.
         retain_ttl_ms: u32 = 480_000, 0..=86_400_000;
     }
@@ -89,6 +93,14 @@ impl<'a> Best<'a> {
     }
 }
 
+impl Adaptive {
+    fn moved(&self, prefill: Worker<'_>, decode: Worker<'_>) -> Verdict {
+        let pushes = self.settings.push && prefill.can(Ability::Push) && decode.can(Ability::Push);
+        let verdict = if pushes { Verdict::push } else { Verdict::pull };
+        verdict(prefill.row(), decode.row())
+    }
+}
+
 impl Policy for Adaptive {
     fn settings_schema() -> String {
         Settings::schema()
@@ -117,7 +129,7 @@ impl Policy for Adaptive {
         } else if pair.decode.waiting() >= self.settings.late_at_waiting {
             Verdict::pull_late(pair.prefill.row()).because("decode queues are deep")
         } else {
-            Verdict::pull(pair.prefill.row(), pair.decode.row()).because("least expected time")
+            self.moved(pair.prefill, pair.decode).because("least expected time")
         }
     }
 

@@ -203,6 +203,24 @@ fn a_host_would_take_it() {
 }
 
 #[test]
+fn pushes_where_it_is_told_to_and_both_can() {
+    let pushing = |rows: &'static [usize]| {
+        fleet(move |w| rows.iter().for_each(|row| w[*row] = w[*row].clone().able(Ability::Push)))
+    };
+    let (pull, push) = (Verdict::pull(0, 2), Verdict::push(0, 2));
+    for (settings, rows, expected) in [
+        (r#"{"push": true}"#, &[0, 1, 2, 3][..], push),
+        (r#"{"push": true}"#, &[0, 1], pull.clone()),
+        (r#"{"push": true}"#, &[2, 3], pull.clone()),
+        ("{}", &[0, 1, 2, 3], pull),
+    ] {
+        let facts = pushing(rows).session(knows(0, 2)).build();
+        let expected = expected.because("least expected time");
+        assert_eq!(policy(settings).route(&facts), expected, "{settings} {rows:?}");
+    }
+}
+
+#[test]
 fn keeps_blocks_for_the_ttl() {
     let facts = fleet(|_| ()).build();
     let turn =

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hyper::Method;
 use hyper::header::HeaderMap;
 use serde_json::{Map, Value, json};
+use sluice_sim::Model;
 use sluice_sim::chat::{Message, render};
 use sluice_sim::oracle::{Params, complete};
 use sluice_sim::tokens::{END, Token, text, tokenize};
@@ -162,8 +163,13 @@ impl Ask {
 
     /// The right answer of an engine with default weights, computed without any cache.
     pub fn expected(&self) -> Expected {
+        self.expected_of(Model::default())
+    }
+
+    /// The right answer of an engine with this model.
+    pub fn expected_of(&self, model: Model) -> Expected {
         let prompt = self.prompt_tokens();
-        let answer = self.answer_tokens();
+        let answer = complete(&prompt, self.max_tokens, &Params { model, ..Params::default() });
         let finish_reason = if answer.last() == Some(&END) { "stop" } else { "length" };
         Expected {
             text: text(&answer),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sluice_sim::chat::Message;
-use sluice_sim::words;
+use sluice_sim::{Model, words};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -39,6 +39,8 @@ pub struct Outcome {
     pub conversation: usize,
     /// Which turn, from 0.
     pub turn: usize,
+    /// What was asked.
+    pub ask: Ask,
     /// The answer, or why there is none.
     pub reply: Result<Reply, String>,
     /// What is wrong with the answer.
@@ -46,6 +48,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Compares the answer with the right one of engines of this model.
+    pub fn check(&mut self, model: Model) {
+        let reply = self.reply.as_ref().ok();
+        self.wrong = reply.and_then(|reply| self.ask.expected_of(model).differs_from(reply));
+    }
+
     /// Whether no answer came, or an error.
     pub fn failed(&self) -> bool {
         self.reply.as_ref().map_or(true, |reply| reply.status != 200 || reply.error.is_some())
@@ -122,6 +130,15 @@ impl Running {
 
 /// Starts all conversations, so many at once.
 pub fn start(client: &Client, plan: &WorkloadPlan) -> Running {
+    start_with(client, plan, true)
+}
+
+/// The same, whose answers are left to [`Outcome::check`]: where that would take the time that is measured.
+pub fn start_unchecked(client: &Client, plan: &WorkloadPlan) -> Running {
+    start_with(client, plan, false)
+}
+
+fn start_with(client: &Client, plan: &WorkloadPlan, checks: bool) -> Running {
     let (sender, outcomes) = mpsc::channel(OUTCOMES_WAITING);
     let places = Arc::new(Semaphore::new(plan.at_once));
     let mut tasks = JoinSet::new();
@@ -131,7 +148,10 @@ pub fn start(client: &Client, plan: &WorkloadPlan) -> Running {
             let Ok(_place) = places.acquire().await else { return };
             let mut conversation = Conversation::new(number, &plan);
             for turn in 0..plan.turns {
-                let outcome = one(&client, &mut conversation, &plan, number, turn).await;
+                let mut outcome = one(&client, &mut conversation, &plan, number, turn).await;
+                if checks {
+                    outcome.check(Model::default());
+                }
                 let over = outcome.failed();
                 if sender.send(outcome).await.is_err() || over {
                     return;
@@ -151,11 +171,10 @@ async fn one(
 ) -> Outcome {
     let ask = conversation.ask(plan);
     let reply = client.ask(&ask).await.map_err(|error| error.to_string());
-    let wrong = reply.as_ref().ok().and_then(|reply| ask.expected().differs_from(reply));
     if let Ok(reply) = &reply {
         conversation.answered(&reply.text);
     }
-    Outcome { conversation: number, turn, reply, wrong }
+    Outcome { conversation: number, turn, ask, reply, wrong: None }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::{complain, say, serve};
 use crate::binding_notes;
 use crate::cli::CheckConfig;
 use crate::config::{self, Config, ConfigError, Secrets};
+use crate::node;
 
 /// Checks a configuration and the files that it names.
 pub fn run(args: &CheckConfig) -> ExitCode {
@@ -39,6 +40,7 @@ pub fn run(args: &CheckConfig) -> ExitCode {
 /// The checks of files and folders that a start makes. Gives what is worth knowing all the same.
 fn check_files(config: &Config) -> Result<Vec<String>, ConfigError> {
     serve::secured(config)?;
+    node::check_place(config)?;
     let folder = &config.policy.folder;
     sluice_policy::check_folder(folder).map_err(|error| serve::policy_folder(config, &error))?;
     let bindings = sluice_policy::read_bindings(folder).map_err(|error| in_bindings(&error))?;

@@ -1,11 +1,14 @@
 //! `sluice doctor`: the examination on the command line.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 
-use super::{complain, say, serve};
-use crate::cli;
+use super::{admin_client, complain, say, serve};
+use crate::admin_address::AddressError;
+use crate::cli::{self, AdminHost};
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigError, Secrets};
+use crate::doctor::attached::Told;
 use crate::doctor::{self, Doctor};
 use crate::upstream::Upstream;
 
@@ -27,7 +30,8 @@ pub fn run(args: &cli::Doctor) -> ExitCode {
     };
     let progress = |text: &str| complain(&format!("doctor: {text}"));
     let clock = SystemClock::shared();
-    let asking = Doctor { config: &config, secrets: &secrets, upstream: &upstream, clock: &clock };
+    let told = config.moves_kv().then(|| told(&config));
+    let asking = Doctor { config: &config, secrets: &secrets, upstream: &upstream, clock: &clock, told };
     let report = runtime.block_on(doctor::run(&asking, progress));
     let shown = if args.json {
         // Plain data with text keys always is JSON.
@@ -37,6 +41,18 @@ pub fn run(args: &cli::Doctor) -> ExitCode {
     };
     say(&shown);
     if report.well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the host of this configuration says of its fleet, if it runs.
+fn told(config: &Config) -> Result<Told, String> {
+    let mut address = config.server.admin_listen;
+    if address.ip().is_unspecified() {
+        let is_v4 = address.is_ipv4();
+        address.set_ip(if is_v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    }
+    let admin = address.to_string().parse().map_err(|error: AddressError| error.to_string())?;
+    let host = AdminHost { admin, token_file: config.server.admin_token_file.clone() };
+    admin_client::get(&host, "/admin/fleet")
 }
 
 /// What `sluice serve` would start with. All engines are asked from one thread.

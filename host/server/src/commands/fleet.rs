@@ -109,14 +109,14 @@ fn shown(listing: &Listing) -> String {
         ]);
     }
     let mut out = table.to_string();
-    if let Some(transfer) = &listing.transfer {
-        out.push_str(&fleet_transfer::shown(transfer));
-    }
     for pool in &listing.pools {
         if let Some(note) = &pool.note {
             let serves = if pool.serves { "serves" } else { "does not serve" };
             out.push_str(&format!("\npool {} {serves}: {note}", pool.name));
         }
+    }
+    if let Some(transfer) = &listing.transfer {
+        out.push_str(&format!("\n\n{}", fleet_transfer::shown(transfer)));
     }
     out
 }

@@ -120,7 +120,12 @@ impl Transfer {
         let folder = self.socket.parent().filter(real)?;
         let above = folder.parent().filter(real).unwrap_or(folder);
         let told = || {
-            format!("engines cannot attach at {}: {} is no folder", self.socket.display(), above.display())
+            format!(
+                "engines cannot attach at {}: {} is no folder; make it before the host starts, or set [transfer] socket \
+                 to a path elsewhere",
+                self.socket.display(),
+                above.display()
+            )
         };
         (!folder.is_dir() && !above.is_dir()).then(told)
     }

@@ -3,6 +3,7 @@
 //! [`examine`] asks one worker, [`crate::kv_probe`] a pair; what that means is judged in [`findings`], on plain data,
 //! and shown by [`report`].
 
+pub mod attached;
 pub mod examine;
 pub mod findings;
 pub mod report;
@@ -22,6 +23,7 @@ use crate::config::{Config, Pool, PoolMode, Secrets};
 use crate::ids::Ids;
 use crate::kv_probe::Prober;
 use crate::upstream::Upstream;
+use attached::Told;
 use examine::{Examiner, WorkerSeen};
 use report::{PairSeen, Report};
 
@@ -42,11 +44,13 @@ pub struct Doctor<'a> {
     pub upstream: &'a Upstream,
     /// Times answers.
     pub clock: &'a Arc<dyn Clock>,
+    /// What the running host says of its fleet; `None` where it moves no KV.
+    pub told: Option<Result<Told, String>>,
 }
 
 /// Looks at all that a configuration names. `progress` is told what takes time.
 pub async fn run(doctor: &Doctor<'_>, progress: impl Fn(&str)) -> Report {
-    let Doctor { config, secrets, upstream, clock } = *doctor;
+    let &Doctor { config, secrets, upstream, clock, .. } = doctor;
     let ids = Ids::default();
     let workers = all_workers(doctor, &ids, &progress).await;
     let ends = clock.elapsed() + PAIRS_WITHIN;
@@ -81,11 +85,14 @@ pub async fn run(doctor: &Doctor<'_>, progress: impl Fn(&str)) -> Report {
     if let Some(what) = config.transfer.no_folder().filter(|_| config.moves_kv()) {
         report.add(findings::no_place_to_attach(what));
     }
+    if let Some(told) = &doctor.told {
+        attached::findings(config, &report.workers, told).into_iter().for_each(|finding| report.add(finding));
+    }
     report
 }
 
 async fn all_workers(doctor: &Doctor<'_>, ids: &Ids, progress: impl Fn(&str)) -> Vec<WorkerSeen> {
-    let Doctor { config, secrets, upstream, clock } = *doctor;
+    let &Doctor { config, secrets, upstream, clock, .. } = doctor;
     let places = Arc::new(Semaphore::new(WORKERS_AT_ONCE));
     let mut tasks = JoinSet::new();
     let all = config.pools.iter().flat_map(|pool| pool.workers.iter().map(move |worker| (pool, worker)));

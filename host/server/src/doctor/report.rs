@@ -109,10 +109,7 @@ impl fmt::Display for Report {
                 pool.pool, pool.mode, pool.model, pool.block_tokens
             )?;
             if pool.mode == PoolMode::HostManaged.name() {
-                writeln!(
-                    out,
-                    "  this host moves its KV: which engines are attached is seen by the host alone, see `sluice fleet`"
-                )?;
+                writeln!(out, "  the host moves its KV, between the engines that are attached to it")?;
             }
             if pool.mode == PoolMode::Pull.name() {
                 writeln!(

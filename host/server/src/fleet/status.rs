@@ -50,6 +50,8 @@ pub struct WorkerStatus {
     pub safe_to_stop: bool,
     /// Live handles to KV blocks on it.
     pub handles: u32,
+    /// Tokens of turns whose KV it keeps for the next one of their conversations.
+    pub kept_tokens: u64,
     /// Whether its engine is attached to this host, so that its KV is moved; `None` where this host moves none.
     pub attached: Option<bool>,
     /// Why no KV is moved of an engine that is attached.
@@ -182,6 +184,7 @@ fn worker_status(pool: &Pool, worker: &Worker) -> WorkerStatus {
         draining: draining.asked,
         safe_to_stop: draining.safe_to_stop,
         handles: draining.handles,
+        kept_tokens: worker.held_tokens(),
         attached: worker.needs_attachment().then(|| seen.attachment.engine().is_some()),
         misfit: match &seen.attachment {
             Attachment::Unfit(why) => Some(why.clone()),

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet}
 use prometheus_client::metrics::MetricType;
 use sluice_transfer::node::NodeHandle;
 
-use super::status::{self, FlowStatus, hold_end_name, reason_name};
+use super::status::{self, FlowStatus, HOLD_ENDS, hold_end_name, reason_name, reasons};
 use crate::config::Config;
 use crate::telemetry::Telemetry;
 
@@ -55,16 +55,28 @@ impl Collector for Collected {
         for (name, help, of) in FLOW_COUNTERS {
             counters(&mut encoder, (name, help), flows.iter().map(|flow| (labels(flow), of(flow))))?;
         }
+        let mut moving = encoder.encode_descriptor(
+            "transfer_moving_seconds",
+            "How long KV was being copied, by source and sink: bytes by this are the speed while it moves",
+            None,
+            MetricType::Counter,
+        )?;
+        for flow in &flows {
+            let seconds = flow.moving_ms as f64 / 1_000.0;
+            moving.encode_family(&labels(flow))?.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
+        }
         let queued = flows.iter().map(|flow| (labels(flow), flow.queued));
         gauges(
             &mut encoder,
             ("transfer_queue", "Copies of KV under way or waiting, by source and sink"),
             queued,
         )?;
-        let failed =
-            figures.failed.iter().map(|(reason, count)| ([("reason", reason_name(*reason))], *count));
+        // What has not happened yet is 0, so that its first time is a rise.
+        let of = |reason| figures.failed.get(&reason).copied().unwrap_or(0);
+        let failed = reasons().map(|reason| ([("reason", reason_name(reason))], of(reason)));
         counters(&mut encoder, ("kv_transfers_failed", "Transfers that failed, by reason"), failed)?;
-        let ended = figures.holds.iter().map(|(end, count)| ([("end", hold_end_name(*end))], *count));
+        let of = |end| figures.holds.get(&end).copied().unwrap_or(0);
+        let ended = HOLD_ENDS.into_iter().map(|end| ([("end", hold_end_name(end))], of(end)));
         counters(&mut encoder, ("transfer_holds_ended", "Holds of KV blocks that ended, by how"), ended)?;
         for (name, help, count) in [
             ("kv_transfers_completed", "Transfers whose consumers have it all", figures.completed),

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use crate::app::App;
 use crate::clock::{Clock, millis};
 use crate::config::{self, Config, ConfigError};
+use crate::fleet::Fleet;
 use crate::restarting::restarting;
 use crate::telemetry::Telemetry;
 
@@ -42,13 +43,8 @@ impl KvNode {
         let clock = clock.clone();
         let time: exchange::Clock = Arc::new(move || millis(clock.elapsed()));
         let tell = events::teller(telemetry.clone(), changed.clone());
-        let node = Node::start(settings(&config.transfer), time, tell).map_err(|error| {
-            let socket = config.transfer.socket.display();
-            let cure = "set [transfer] socket to a path in a folder that this user alone may write, and where no \
-                        other host listens";
-            let what = format!("engines cannot attach at {socket}: {error}");
-            config::in_use(config, "transfer", "socket", what, cure.to_owned())
-        })?;
+        let node =
+            Node::start(settings(&config.transfer), time, tell).map_err(|error| no_place(config, &error))?;
         tracing::info!(socket = %config.transfer.socket.display(), "engines attach their KV here");
         figures::register(telemetry, config, node.handle());
         Ok(Some(Self { node, changed }))
@@ -88,6 +84,21 @@ impl KvNode {
     }
 }
 
+/// Whether what is at the socket's place already would keep a host from starting.
+pub fn check_place(config: &Config) -> Result<(), ConfigError> {
+    if !config.moves_kv() {
+        return Ok(());
+    }
+    link::check_place(&config.transfer.socket).map_err(|error| no_place(config, &error))
+}
+
+fn no_place(config: &Config, error: &dyn std::error::Error) -> ConfigError {
+    let cure = "set [transfer] socket to a path in a folder that this user alone may write, and where no other host \
+                listens";
+    let what = format!("engines cannot attach at {}: {error}", config.transfer.socket.display());
+    config::in_use(config, "transfer", "socket", what, cure.to_owned())
+}
+
 fn settings(transfer: &config::Transfer) -> NodeSettings {
     NodeSettings {
         socket: transfer.socket.clone(),
@@ -125,9 +136,20 @@ fn take_in(node: &NodeHandle, app: &App) {
     for engine in engines.iter().filter(|engine| !is_known(&engine.name)) {
         app.telemetry.warn_once(&format!("stray engine {}", engine.name), || {
             format!(
-                "engine {:?} is attached, and no worker of a host-managed pool has this name: its KV is not moved",
+                "engine {:?} is attached, and no worker of a host-managed pool has this name: its KV is not moved. Not \
+                 attached yet: {}. Cure: give the engine one of these names, or set the worker's engine = {:?}",
+                engine.name,
+                awaited(&app.fleet),
                 engine.name
             )
         });
     }
+}
+
+/// Names of engines that could attach and have not, for people.
+fn awaited(fleet: &Fleet) -> String {
+    let workers = fleet.pools().iter().flat_map(|pool| &pool.workers);
+    let missing = workers.filter(|worker| worker.attached_engine().is_none());
+    let names: Vec<_> = missing.filter_map(|worker| worker.engine.as_deref()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

@@ -1,6 +1,7 @@
 //! The node as people ask for it: `transfer` in `/admin/fleet`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use sluice_engine_sdk::wire::{self, Direction, HoldEnd, Reason, Verb};
@@ -9,6 +10,7 @@ use sluice_transfer::node::{AttachedEngine, NodeHandle};
 use sluice_transfer::protocol::Peer;
 
 use crate::config::Config;
+use crate::kept::KeptTurns;
 use crate::telemetry::pool_metrics::NONE;
 
 /// Stands for an engine that has left since.
@@ -17,6 +19,8 @@ pub(super) const GONE: &str = "gone";
 /// The node.
 #[derive(Debug, Serialize)]
 pub struct NodeStatus {
+    /// Where engines attach.
+    pub socket: PathBuf,
     /// Engines that are attached.
     pub engines: Vec<EngineStatus>,
     /// What moved between whom, engines that have left last.
@@ -29,6 +33,10 @@ pub struct NodeStatus {
     pub holds_ended: BTreeMap<&'static str, u64>,
     /// Holds that have begun and not ended.
     pub holds: usize,
+    /// Turns that decode engines keep for the next one of their conversations.
+    pub kept_turns: usize,
+    /// Tokens of those turns.
+    pub kept_tokens: u64,
     /// Commands to the exchange that wait.
     pub commands_waiting: usize,
 }
@@ -79,20 +87,28 @@ pub struct FlowStatus {
     pub operations_failed: u64,
     /// Copies under way or waiting.
     pub queued: u64,
+    /// How long there were such.
+    pub moving_ms: u64,
     /// Transfers that a deadline ended.
     pub deadline_misses: u64,
 }
 
 /// What is known of the node now.
-pub fn node(node: &NodeHandle, config: &Config) -> NodeStatus {
+pub fn node(node: &NodeHandle, config: &Config, kept: &KeptTurns) -> NodeStatus {
     let (engines, figures, workers) = (node.engines(), node.figures(), workers(config));
+    let (kept_turns, kept_tokens) = kept.size();
     NodeStatus {
+        // Engines may be started in another folder than this host.
+        socket: std::path::absolute(&config.transfer.socket)
+            .unwrap_or_else(|_| config.transfer.socket.clone()),
         engines: engines.iter().map(|engine| engine_status(engine, &workers)).collect(),
         flows: flows(&figures, &names(&engines, &workers)),
         completed: figures.completed,
         failed: figures.failed.iter().map(|(reason, count)| (reason_name(*reason), *count)).collect(),
         holds_ended: figures.holds.iter().map(|(end, count)| (hold_end_name(*end), *count)).collect(),
         holds: node.holds(),
+        kept_turns,
+        kept_tokens,
         commands_waiting: figures.commands_waiting,
     }
 }
@@ -174,6 +190,7 @@ impl FlowStatus {
             operations: 0,
             operations_failed: 0,
             queued: 0,
+            moving_ms: 0,
             deadline_misses: 0,
         }
     }
@@ -184,6 +201,7 @@ impl FlowStatus {
         self.operations += figures.operations;
         self.operations_failed += figures.failed;
         self.queued += figures.queued;
+        self.moving_ms += figures.moving_ms;
         self.deadline_misses += figures.deadline_misses;
     }
 }
@@ -208,6 +226,30 @@ fn direction_name(direction: Direction) -> &'static str {
         Direction::PrefillToDecode => "prefill-to-decode",
         Direction::DecodeToPrefill => "decode-to-prefill",
     }
+}
+
+/// How holds can end.
+pub(super) const HOLD_ENDS: [HoldEnd; 4] =
+    [HoldEnd::Delivered, HoldEnd::Released, HoldEnd::Expired, HoldEnd::Lost];
+
+/// Why transfers can fail.
+pub(super) fn reasons() -> impl Iterator<Item = Reason> {
+    let plain = [
+        Reason::Cancelled,
+        Reason::Superseded,
+        Reason::NoFirstByte,
+        Reason::TooSlow,
+        Reason::PeerLost,
+        Reason::EndpointClosed,
+        Reason::Fabric,
+        Reason::Incompatible,
+        Reason::LeaseTooShort,
+        Reason::Stale,
+        Reason::BadReport,
+        Reason::Unknown,
+        Reason::EngineGone,
+    ];
+    plain.into_iter().chain(HOLD_ENDS.map(Reason::HoldEnded))
 }
 
 /// Why transfers fail, in metrics and status.

@@ -108,6 +108,7 @@ pub(super) struct Workers {
     pub up: Gauges<3>,
     pub draining: Gauges<2>,
     pub handles: Gauges<2>,
+    pub kept_tokens: Gauges<2>,
     pub safe_to_stop: Gauges<2>,
     pub requests: Gauges<2>,
     pub prefill_backlog: Gauges<2>,
@@ -204,6 +205,10 @@ impl Workers {
             ),
             draining: new.metric("worker_draining", "1 while a worker was told to take no new work"),
             handles: new.metric("worker_handles", "KV handles that a worker keeps blocks for"),
+            kept_tokens: new.metric(
+                "worker_kept_tokens",
+                "Tokens of turns whose KV a decode worker keeps for the next one of their conversations",
+            ),
             safe_to_stop: new.metric(
                 "worker_safe_to_stop",
                 "1 once a draining worker has no request, and no blocks to be read",

@@ -20,6 +20,7 @@ pub struct WorkerMetrics {
     up: Gauge,
     draining: Gauge,
     handles: Gauge,
+    kept_tokens: Gauge,
     safe_to_stop: Gauge,
     breaker_open: Gauge,
     requests: Gauge,
@@ -43,6 +44,7 @@ impl WorkerMetrics {
             up: families.up.get_or_create_owned(&with("role", role.name().to_owned())),
             draining: families.draining.get_or_create_owned(&labels),
             handles: families.handles.get_or_create_owned(&labels),
+            kept_tokens: families.kept_tokens.get_or_create_owned(&labels),
             safe_to_stop: families.safe_to_stop.get_or_create_owned(&labels),
             requests: families.requests.get_or_create_owned(&labels),
             prefill_backlog: families.prefill_backlog.get_or_create_owned(&labels),
@@ -72,6 +74,7 @@ impl WorkerMetrics {
         self.up.set(i64::from(worker.state == State::Up));
         self.draining.set(worker.draining.into());
         self.handles.set(worker.handles.into());
+        self.kept_tokens.set(i64::try_from(worker.kept_tokens).unwrap_or(i64::MAX));
         self.safe_to_stop.set(worker.safe_to_stop.into());
         self.breaker_open.set(i64::from(worker.breaker_open));
         self.requests.set(worker.booked.requests.into());

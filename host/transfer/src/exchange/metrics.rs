@@ -50,6 +50,9 @@ pub struct FlowFigures {
     pub failed: u64,
     /// Operations under way or waiting.
     pub queued: u64,
+    /// How long there were such, in milliseconds, up to the last time that there were none: with `bytes`, how fast it
+    /// goes while it goes.
+    pub moving_ms: u64,
     /// Copies of all posts, before neighbours were joined.
     pub runs_before: u64,
     /// Copies of all posts.
@@ -117,6 +120,7 @@ impl FlowFigures {
             operations,
             failed,
             queued,
+            moving_ms,
             runs_before,
             runs,
             deadline_misses,
@@ -126,6 +130,7 @@ impl FlowFigures {
         self.operations += operations;
         self.failed += failed;
         self.queued += queued;
+        self.moving_ms += moving_ms;
         self.runs_before += runs_before;
         self.runs += runs;
         self.deadline_misses += deadline_misses;

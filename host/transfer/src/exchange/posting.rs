@@ -19,6 +19,7 @@ impl Exchange {
         match self.job(poster, post) {
             Some(job) => {
                 self.shared.figures().flow(job.flow).queued += 1;
+                self.moving.entry(job.flow).or_insert(self.now_ms);
                 self.jobs.add((poster, post.op), job);
             }
             None => {

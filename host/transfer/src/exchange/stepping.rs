@@ -12,6 +12,7 @@ use super::engine::Engine;
 use super::events::Detached;
 use super::jobs::{Jobs, Over};
 use super::limits::{CLOSE_AGAIN_MS, MAX_COMMANDS_PER_STEP, MAX_DELIVERIES_PER_STEP, MAX_REST_MS};
+use super::metrics::Flow;
 use super::waiting::Waiting;
 use crate::fabric::{Completion, Failure};
 use crate::layout::{ByteCopy, Plan};
@@ -39,6 +40,10 @@ pub struct Exchange {
     pub(super) spare: Vec<Vec<ByteCopy>>,
     /// The fabric has no room until some post ends.
     pub(super) full: bool,
+    /// The moment of this step.
+    pub(super) now_ms: u64,
+    /// Since when flows have had operations under way.
+    pub(super) moving: BTreeMap<Flow, u64>,
     completions: Vec<Completion>,
     commands: Vec<Command>,
     pub(super) actions: Vec<Action>,
@@ -68,6 +73,8 @@ impl Exchange {
             plan: Plan::default(),
             spare: Vec::new(),
             full: false,
+            now_ms: 0,
+            moving: BTreeMap::new(),
             completions: Vec::new(),
             commands: Vec::new(),
             actions: Vec::new(),
@@ -76,6 +83,7 @@ impl Exchange {
 
     /// Does what is to be done now, and waits for nothing.
     pub fn step(&mut self, now_ms: u64) -> Rest {
+        self.now_ms = now_ms;
         let stopping = self.obey(now_ms);
         if stopping {
             self.engines.keys().copied().collect::<Vec<_>>().into_iter().for_each(|peer| {
@@ -191,6 +199,11 @@ impl Exchange {
         let mut figures = self.shared.figures();
         let figures = figures.flow(flow);
         figures.queued -= 1;
+        if figures.queued == 0
+            && let Some(since_ms) = self.moving.remove(&flow)
+        {
+            figures.moving_ms += self.now_ms.saturating_sub(since_ms);
+        }
         match outcome {
             Outcome::Done => figures.operations += 1,
             Outcome::Failed => figures.failed += 1,

@@ -19,7 +19,7 @@ mod settings;
 
 pub use event::{Attached, EngineSender, LinkEvent, SendError};
 pub use listener::LinkListener;
-pub use place::BindError;
+pub use place::{BindError, check_place};
 pub use settings::{MAX_ENGINES, MAX_HANDSHAKES, Settings};
 pub use sluice_engine_sdk::LinkEnd;
 pub use sluice_engine_sdk::wire;

@@ -21,8 +21,16 @@ const OTHERS_WRITE: u32 = 0o022;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Somebody else could put another socket there.
-    #[error("KV link: {} is writable by others or owned by uid {owner}; use a folder of this user with mode 0700", folder.display())]
+    #[error("KV link: {} is writable by others (mode {mode:04o}): chmod 700 it, or use another folder", folder.display())]
     FolderOpen {
+        /// The folder.
+        folder: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Its owner could put another socket there.
+    #[error("KV link: {} belongs to uid {owner}; use a folder of this user with mode 0700", folder.display())]
+    FolderForeign {
         /// The folder.
         folder: PathBuf,
         /// Whose it is.
@@ -94,11 +102,36 @@ impl Place {
     }
 }
 
+/// Whether what is there already would keep a host from listening at `path`. Makes nothing, and does not ask whose the
+/// folder is: another user may be the one to listen.
+///
+/// # Errors
+/// If others may write the folder, or something else lies there than a socket.
+pub fn check_place(path: &Path) -> Result<(), BindError> {
+    let folder = folder_of(path);
+    if let Ok(found) = std::fs::metadata(folder) {
+        check_mode(folder, found.mode())?;
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(BindError::NotASocket { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+fn check_mode(folder: &Path, mode: u32) -> Result<(), BindError> {
+    if mode & OTHERS_WRITE == 0 {
+        return Ok(());
+    }
+    Err(BindError::FolderOpen { folder: folder.to_owned(), mode: mode & 0o7777 })
+}
+
 fn check_folder(path: &Path, for_others: bool) -> Result<(), BindError> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(path);
     let failed = |step| move |cause| BindError::System { path: folder.to_owned(), step, cause };
     let mode = if for_others { 0o755 } else { 0o700 };
     match DirBuilder::new().mode(mode).create(folder) {
@@ -107,10 +140,10 @@ fn check_folder(path: &Path, for_others: bool) -> Result<(), BindError> {
     }
     let found = std::fs::metadata(folder).map_err(failed("looking at"))?;
     let is_trusted = found.uid() == rustix::process::geteuid().as_raw() || found.uid() == 0;
-    if !is_trusted || found.mode() & OTHERS_WRITE != 0 {
-        return Err(BindError::FolderOpen { folder: folder.to_owned(), owner: found.uid() });
+    if !is_trusted {
+        return Err(BindError::FolderForeign { folder: folder.to_owned(), owner: found.uid() });
     }
-    Ok(())
+    check_mode(folder, found.mode())
 }
 
 /// Two hosts that start at once must not both find the socket stale.

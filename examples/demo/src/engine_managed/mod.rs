@@ -1,4 +1,6 @@
-//! The run: a workload, two swaps, one broken file.
+//! Engines that move KV themselves: a workload, two swaps, one broken file.
+
+mod report;
 
 use std::time::Duration;
 
@@ -8,10 +10,7 @@ use sluice_harness::workload::{self, Outcome, WorkloadPlan};
 use sluice_harness::{Fleet, FleetPlan, PolicyFile};
 use tokio::time::{Instant, timeout};
 
-use crate::Options;
-
-/// The file that is dropped over, in the policy folder.
-pub const POLICY: &str = "active";
+use crate::{Options, POLICY};
 
 /// The policies, in the order of their turns.
 const POLICIES: [&str; 3] = ["round-robin", "least-loaded", "adaptive"];
@@ -29,7 +28,7 @@ const LIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// One policy's turn.
 #[derive(Debug)]
-pub struct Turn {
+struct Turn {
     /// Which policy.
     pub policy: &'static str,
     /// The first generation it decided in.
@@ -42,7 +41,7 @@ pub struct Turn {
 
 /// All that was seen.
 #[derive(Debug)]
-pub struct Seen {
+struct Seen {
     /// Turns, in order.
     pub turns: Vec<Turn>,
     /// KV bytes that engines had moved at the end.
@@ -57,11 +56,18 @@ pub struct Seen {
     pub took: Duration,
 }
 
-/// Says what will happen.
-pub fn introduce(options: &Options) {
+/// The whole part: what still runs, and whether it was good.
+pub async fn show(options: &Options) -> anyhow::Result<(Fleet, bool)> {
+    introduce(options);
+    let fleet = start().await?;
+    let seen = run(&fleet, options).await?;
+    Ok((fleet, report::print(&seen)))
+}
+
+fn introduce(options: &Options) {
     println!(
-        "Starting a Sluice host with 2 prefill and 2 decode engines. The engines are emulators: they speak vLLM's wire\n\
-         and move real KV bytes, their speed is a stated model (20,000 prompt tokens/s, 6 ms a decode step, a KV cache\n\
+        "1. ENGINES MOVE KV. A Sluice host with 2 prefill and 2 decode engines. The engines are emulators: they speak vLLM's\n\
+         wire and move real KV bytes, their speed is a stated model (20,000 prompt tokens/s, 6 ms a decode step, a KV cache\n\
          of 32,000 tokens each), and their words mean nothing, but are wrong whenever the KV is.\n\
          {} conversations of {} turns follow, {} at a time; in mid-run the policy is swapped twice by dropping a file.\n",
         options.conversations, options.turns, options.at_once
@@ -69,7 +75,7 @@ pub fn introduce(options: &Options) {
 }
 
 /// Starts engines and host, with the first policy in its folder.
-pub async fn start() -> anyhow::Result<Fleet> {
+async fn start() -> anyhow::Result<Fleet> {
     let plan = FleetPlan::pull(2, 2).engines("", ENGINE).decided_by(PolicyFile::policy(POLICY, POLICIES[0])?);
     let plan = FleetPlan { can_prefill: true, ..plan };
     let fleet = plan.start().await.context("the fleet does not start")?;
@@ -80,7 +86,7 @@ pub async fn start() -> anyhow::Result<Fleet> {
 }
 
 /// Runs the workload to its end, swapping policies at a third and two thirds of it; half-way a broken file comes.
-pub async fn run(fleet: &Fleet, options: &Options) -> anyhow::Result<Seen> {
+async fn run(fleet: &Fleet, options: &Options) -> anyhow::Result<Seen> {
     timeout(RUN_WITHIN, run_unbounded(fleet, options))
         .await
         .with_context(|| format!("the workload did not end within {} s", RUN_WITHIN.as_secs()))?

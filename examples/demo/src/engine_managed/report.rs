@@ -6,13 +6,13 @@ use sluice_harness::quantiles::quantile_ms;
 use sluice_harness::table::Table;
 use sluice_harness::workload::Outcome;
 
-use crate::run::{Seen, Turn};
+use super::{Seen, Turn};
 
 /// Wrong answers and failures shown in full; the table counts them all.
 const SHOWN_AT_MOST: usize = 3;
 
 /// Prints it all; says whether the run was good.
-pub fn print(seen: &Seen) -> bool {
+pub(super) fn print(seen: &Seen) -> bool {
     println!("\n{}", table(seen));
     println!(
         "TTFT is what streamed requests saw; cached tokens are prompt tokens that the prefilling engine had already; MB\n\
@@ -32,7 +32,7 @@ pub fn print(seen: &Seen) -> bool {
     let undecided = seen.outcomes.iter().filter(|outcome| !decided_by_policy(outcome)).count();
     let missing = seen.expected_requests.saturating_sub(seen.outcomes.len());
     println!(
-        "demo: {} requests in {:.1} s, {} failed, {missing} never sent, {} wrong, {undecided} not decided by the policy, \
+        "engine-managed: {} requests in {:.1} s, {} failed, {missing} never sent, {} wrong, {undecided} not decided by the policy, \
          {} swaps, broken file {}",
         seen.outcomes.len(),
         seen.took.as_secs_f64(),
