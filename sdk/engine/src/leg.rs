@@ -45,7 +45,8 @@ pub struct HoldWanted {
     pub transfer: TransferId,
     /// Of what, and so from when.
     pub of: HoldOf,
-    /// Tokens of a position: progress and proofs are told in these. Divides the block sizes of all engines concerned.
+    /// Tokens of a position: progress and proofs are told in these. Divides the block sizes of all engines that were
+    /// attached when it was decided; one whose blocks it does not divide keeps nothing.
     pub position_tokens: u32,
     /// How long the prefill may take, in milliseconds.
     pub fill_ms: u64,
@@ -88,7 +89,7 @@ pub struct ReceiveWanted {
     /// Tokens that the holder keeps, from the sequence's first one on; without it, all of this prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u32>,
-    /// Tokens of a position of the holder's.
+    /// Tokens of a position of the holder's. An engine whose blocks these do not divide computes.
     pub position_tokens: u32,
     /// With fewer tokens to come than this, after the engine's own cache, they are computed and the hold released.
     pub threshold_tokens: u32,

@@ -18,20 +18,28 @@ pub(crate) fn read(params: &Map<String, Value>, block_tokens: usize) -> Result<O
             return Err(format!("{MEMBER}.version is {version}; this engine speaks version {VERSION}"));
         }
     }
-    let wanted: Wanted =
+    let mut wanted: Wanted =
         serde_json::from_value(wanted.clone()).map_err(|error| format!("{MEMBER}: {error}"))?;
-    let positions = [
-        ("hold", wanted.hold.as_ref().map(|hold| hold.position_tokens)),
-        ("receive", wanted.receive.as_ref().map(|receive| receive.position_tokens)),
-    ];
-    for (part, position_tokens) in positions {
-        let fits = |tokens: u32| tokens > 0 && block_tokens.is_multiple_of(tokens as usize);
-        if let Some(tokens) = position_tokens.filter(|tokens| !fits(*tokens)) {
-            return Err(format!(
-                "{MEMBER}.{part}.position_tokens is {tokens}; it must divide the {block_tokens} tokens of a block here"
-            ));
+    let zero = |tokens: Option<u32>| tokens == Some(0);
+    let hold = wanted.hold.as_ref().map(|hold| hold.position_tokens);
+    let receive = wanted.receive.as_ref().map(|receive| receive.position_tokens);
+    for (part, position_tokens) in [("hold", hold), ("receive", receive)] {
+        if zero(position_tokens) {
+            return Err(format!("{MEMBER}.{part}.position_tokens is 0"));
         }
     }
+    // Of other engines' making: what cannot be told in blocks of this one is not moved.
+    let fits = |tokens: u32| block_tokens.is_multiple_of(tokens as usize);
+    let unfit = hold.into_iter().chain(receive).find(|tokens| !fits(*tokens));
+    if let Some(tokens) = unfit {
+        tracing::warn!(
+            position_tokens = tokens,
+            block_tokens,
+            "positions do not divide blocks here: computed instead"
+        );
+    }
+    wanted.hold = wanted.hold.filter(|hold| fits(hold.position_tokens));
+    wanted.receive = wanted.receive.filter(|receive| fits(receive.position_tokens));
     Ok(Some(wanted))
 }
 
@@ -78,7 +86,6 @@ mod tests {
             ("/sluice/hold/of", json!("all"), "unknown variant"),
             ("/sluice/receive/transfer", json!("2a"), "32 hexadecimal"),
             ("/sluice/receive/position_tokens", json!(0), "receive.position_tokens is 0"),
-            ("/sluice/hold/position_tokens", json!(12), "divide the 16 tokens"),
         ] {
             let mut value = params();
             *value.pointer_mut(at).unwrap() = bad;
@@ -87,6 +94,20 @@ mod tests {
         }
         for nothing in [json!({}), json!({"sluice": null}), json!({"do_remote_prefill": true})] {
             assert_eq!(read(nothing.as_object().unwrap(), 16), Ok(None));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_in_its_blocks_an_engine_computes() {
+        for (at, tokens, holds, receives) in [
+            ("/sluice/hold/position_tokens", 12, false, true),
+            ("/sluice/receive/position_tokens", 32, true, false),
+            ("/sluice/receive/position_tokens", 1, true, true),
+        ] {
+            let mut value = params();
+            *value.pointer_mut(at).unwrap() = json!(tokens);
+            let wanted = read(value.as_object().unwrap(), 16).unwrap().unwrap();
+            assert_eq!((wanted.hold.is_some(), wanted.receive.is_some()), (holds, receives), "{at} {tokens}");
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::telemetry::Telemetry;
 
-/// What becomes of each event. Called by the node's thread, so nothing here waits.
+/// What becomes of each event. Called by the threads of engines' links, so nothing here waits.
 pub(super) fn teller(
     telemetry: Arc<Telemetry>,
     changed: Arc<Notify>,
@@ -52,8 +52,13 @@ fn tell(telemetry: &Telemetry, event: &NodeEvent) -> &'static str {
             tracing::warn!(engine = name, "an engine is attached no more: {why}");
             "detached"
         }
-        NodeEvent::Refused { pid, text } => {
-            telemetry.warn_once(&format!("kv_link refused {pid}"), || {
+        // It comes again by itself, as when an engine is started anew before the last copies of its former life are over.
+        NodeEvent::Refused { pid, is_passing: true, text } => {
+            tracing::info!(pid, "an engine is not let in yet: {text}");
+            "refused"
+        }
+        NodeEvent::Refused { pid, text, .. } => {
+            telemetry.warn_once(&format!("kv_link refused {text}"), || {
                 format!("process {pid} was not let in at the KV link: {text}")
             });
             "refused"

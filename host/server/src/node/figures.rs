@@ -6,9 +6,10 @@ use std::fmt;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use sluice_engine_sdk::wire::Refused;
 use sluice_transfer::node::NodeHandle;
 
-use super::status::{self, FlowStatus, HOLD_ENDS, hold_end_name, reason_name, reasons};
+use super::status::{self, FlowStatus, HOLD_ENDS, hold_end_name, reason_name, reasons, refused_name};
 use crate::config::Config;
 use crate::telemetry::Telemetry;
 
@@ -24,6 +25,10 @@ struct Collected {
     /// Pool and worker by the name of their engine.
     workers: HashMap<String, (String, String)>,
 }
+
+/// Why holds and transfers are not begun.
+const REFUSALS: [Refused; 5] =
+    [Refused::Full, Refused::Used, Refused::Invalid, Refused::NoSource, Refused::Unproven];
 
 type FlowLabels = [(&'static str, String); 5];
 
@@ -51,7 +56,7 @@ const FLOW_COUNTERS: [OfFlow; 5] = [
 impl Collector for Collected {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (engines, figures) = (self.node.engines(), self.node.figures());
-        let flows = status::flows(&figures, &status::names(&engines, &self.workers));
+        let flows = status::flows(&figures, &status::names(&self.workers));
         for (name, help, of) in FLOW_COUNTERS {
             counters(&mut encoder, (name, help), flows.iter().map(|flow| (labels(flow), of(flow))))?;
         }
@@ -75,12 +80,27 @@ impl Collector for Collected {
         let of = |reason| figures.failed.get(&reason).copied().unwrap_or(0);
         let failed = reasons().map(|reason| ([("reason", reason_name(reason))], of(reason)));
         counters(&mut encoder, ("kv_transfers_failed", "Transfers that failed, by reason"), failed)?;
+        let of = |why| figures.refused.get(&why).copied().unwrap_or(0);
+        let refused = REFUSALS.into_iter().map(|why| ([("reason", refused_name(why))], of(why)));
+        let help = "Holds and transfers of engines that were not begun, so that they compute, by reason";
+        counters(&mut encoder, ("kv_transfers_refused", help), refused)?;
         let of = |end| figures.holds.get(&end).copied().unwrap_or(0);
         let ended = HOLD_ENDS.into_iter().map(|end| ([("end", hold_end_name(end))], of(end)));
         counters(&mut encoder, ("transfer_holds_ended", "Holds of KV blocks that ended, by how"), ended)?;
         for (name, help, count) in [
             ("kv_transfers_completed", "Transfers whose consumers have it all", figures.completed),
             ("transfer_commands_refused", "Commands that found no room", figures.commands_refused),
+            ("transfer_posts_refused", "Copies that no plan could be made of", figures.posts_refused),
+            (
+                "transfer_messages_dropped",
+                "Messages between engines that found no room",
+                figures.messages_dropped,
+            ),
+            (
+                "transfer_holds_without_proofs",
+                "Kept turns that nobody can get, since there was no room for proofs",
+                self.node.holds_without_proofs(),
+            ),
         ] {
             let mut counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             counter.encode_counter::<NoLabelSet, _, u64>(&count, None)?;

@@ -4,17 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use serde::Serialize;
-use sluice_engine_sdk::wire::{self, Direction, HoldEnd, Reason, Verb};
-use sluice_transfer::exchange::{Figures, FlowFigures};
+use sluice_engine_sdk::wire::{self, Direction, EngineId, HoldEnd, Reason, Refused, Verb};
+use sluice_transfer::exchange::{Departed, Figures, Flow, FlowFigures};
 use sluice_transfer::node::{AttachedEngine, NodeHandle};
-use sluice_transfer::protocol::Peer;
 
 use crate::config::Config;
 use crate::kept::KeptTurns;
 use crate::telemetry::pool_metrics::NONE;
-
-/// Stands for an engine that has left since.
-pub(super) const GONE: &str = "gone";
 
 /// The node.
 #[derive(Debug, Serialize)]
@@ -29,6 +25,8 @@ pub struct NodeStatus {
     pub completed: u64,
     /// Transfers that failed, by reason.
     pub failed: BTreeMap<&'static str, u64>,
+    /// Holds and transfers that were not begun, by reason: their engines compute.
+    pub refused: BTreeMap<&'static str, u64>,
     /// Holds that ended, by how.
     pub holds_ended: BTreeMap<&'static str, u64>,
     /// Holds that have begun and not ended.
@@ -69,7 +67,7 @@ pub struct EngineStatus {
 pub struct FlowStatus {
     /// Of the source.
     pub pool: String,
-    /// Whose KV: a worker, an engine without one, or "gone".
+    /// Whose KV: a worker, or "none" for an engine without one.
     pub source: String,
     /// Whose it became.
     pub sink: String,
@@ -102,9 +100,10 @@ pub fn node(node: &NodeHandle, config: &Config, kept: &KeptTurns) -> NodeStatus 
         socket: std::path::absolute(&config.transfer.socket)
             .unwrap_or_else(|_| config.transfer.socket.clone()),
         engines: engines.iter().map(|engine| engine_status(engine, &workers)).collect(),
-        flows: flows(&figures, &names(&engines, &workers)),
+        flows: flows(&figures, &names(&workers)),
         completed: figures.completed,
         failed: figures.failed.iter().map(|(reason, count)| (reason_name(*reason), *count)).collect(),
+        refused: figures.refused.iter().map(|(why, count)| (refused_name(*why), *count)).collect(),
         holds_ended: figures.holds.iter().map(|(end, count)| (hold_end_name(*end), *count)).collect(),
         holds: node.holds(),
         kept_turns,
@@ -145,35 +144,33 @@ pub(super) struct Named {
     worker: String,
 }
 
-/// Pool and worker of each attached engine, or the engine's own name where no worker has it.
-pub(super) fn names(
-    engines: &[AttachedEngine],
-    workers: &HashMap<String, (String, String)>,
-) -> HashMap<Peer, Named> {
-    let name = |engine: &AttachedEngine| {
-        let (pool, worker) =
-            workers.get(&engine.name).cloned().unwrap_or_else(|| (NONE.to_owned(), engine.name.clone()));
-        Named { pool, worker }
+/// Pool and worker of each configured engine: figures stand under these, whichever life of the engine they are of.
+pub(super) fn names(workers: &HashMap<String, (String, String)>) -> HashMap<EngineId, Named> {
+    let named = |(engine, (pool, worker)): (&String, &(String, String))| {
+        (EngineId::of_name(engine), Named { pool: pool.clone(), worker: worker.clone() })
     };
-    engines.iter().map(|engine| (engine.peer, name(engine))).collect()
+    workers.iter().map(named).collect()
 }
 
-/// All flows by the names of their ends. What engines did that have left is one flow of nobody's, so that sums never
-/// fall.
-pub(super) fn flows(figures: &Figures, names: &HashMap<Peer, Named>) -> Vec<FlowStatus> {
-    let gone = Named { pool: NONE.to_owned(), worker: GONE.to_owned() };
-    let named = |peer: &Peer| names.get(peer).unwrap_or(&gone);
+/// All flows by the names of their ends; those of engines that are no worker's are nobody's, so that sums never fall.
+pub(super) fn flows(figures: &Figures, names: &HashMap<EngineId, Named>) -> Vec<FlowStatus> {
+    let nobody = Named { pool: NONE.to_owned(), worker: NONE.to_owned() };
+    let named = |engine: EngineId| names.get(&engine).unwrap_or(&nobody);
     let mut flows: BTreeMap<_, FlowStatus> = BTreeMap::new();
-    let mut add = |key: (&Named, &Named, &'static str, &'static str), figures: &FlowFigures| {
-        let (source, sink, verb, direction) = key;
+    let mut add = |(source, sink): (&Named, &Named), verb, direction, figures: &FlowFigures| {
         let key = (source.clone(), sink.clone(), verb, direction);
         flows.entry(key).or_insert_with(|| FlowStatus::new(source, sink, verb, direction)).add(figures);
     };
-    for (flow, figures) in &figures.flows {
-        let (verb, direction) = (verb_name(flow.verb), direction_name(flow.direction));
-        add((named(&flow.source), named(&flow.sink), verb, direction), figures);
+    for (Flow { source, sink, verb, direction }, figures) in &figures.flows {
+        let ends = (named(source.engine), named(sink.engine));
+        add(ends, verb_name(*verb), direction_name(*direction), figures);
     }
-    add((&gone, &gone, GONE, GONE), &figures.departed);
+    for (Departed { source, sink, verb, direction }, figures) in &figures.departed {
+        add((named(*source), named(*sink)), verb_name(*verb), direction_name(*direction), figures);
+    }
+    if figures.forgotten != FlowFigures::default() {
+        add((&nobody, &nobody), NONE, NONE, &figures.forgotten);
+    }
     flows.into_values().collect()
 }
 
@@ -275,6 +272,17 @@ pub(super) fn reason_name(reason: Reason) -> &'static str {
     }
 }
 
+/// Why holds and transfers are not begun, in metrics and status.
+pub(super) fn refused_name(why: Refused) -> &'static str {
+    match why {
+        Refused::Full => "full",
+        Refused::Used => "used",
+        Refused::Invalid => "invalid",
+        Refused::NoSource => "no_source",
+        Refused::Unproven => "unproven",
+    }
+}
+
 /// How holds end, in metrics and status.
 pub(super) fn hold_end_name(end: HoldEnd) -> &'static str {
     match end {
@@ -287,32 +295,35 @@ pub(super) fn hold_end_name(end: HoldEnd) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use sluice_engine_sdk::wire::EngineId;
-    use sluice_transfer::exchange::Flow;
+    use sluice_transfer::protocol::Peer;
 
     use super::*;
 
     #[test]
-    fn flows_of_engines_that_left_are_one() {
+    fn a_workers_flows_are_one_whatever_became_of_its_engine() {
         let peer = |name: &str, incarnation| Peer { engine: EngineId::of_name(name), incarnation };
-        let flow =
-            |source, sink| Flow { source, sink, verb: Verb::Write, direction: Direction::PrefillToDecode };
+        let (verb, direction) = (Verb::Write, Direction::PrefillToDecode);
+        let flow = |source, sink| Flow { source, sink, verb, direction };
+        let left = |source: &str, sink: &str| Departed {
+            source: EngineId::of_name(source),
+            sink: EngineId::of_name(sink),
+            verb,
+            direction,
+        };
         let moved = |bytes| FlowFigures { bytes, operations: 1, ..FlowFigures::default() };
-        let (p, d) = (peer("p", 2), peer("d", 1));
         let figures = Figures {
             flows: [
-                (flow(p, d), moved(1)),
-                // Two earlier lives of a prefill engine, of which one is leaving.
-                (flow(peer("p", 1), d), moved(10)),
-                (flow(peer("q", 7), d), moved(100)),
+                (flow(peer("p", 2), peer("d", 1)), moved(1)),
+                (flow(peer("q", 7), peer("d", 1)), moved(100)),
             ]
             .into(),
-            departed: moved(1_000),
+            departed: [(left("p", "d"), moved(10)), (left("q", "r"), moved(1_000))].into(),
+            forgotten: moved(10_000),
             ..Figures::default()
         };
-        let named = |worker: &str| Named { pool: "main".to_owned(), worker: worker.to_owned() };
-        let names = [(p, named("prefill-0")), (d, named("decode-0"))].into();
-        let seen: Vec<_> = flows(&figures, &names)
+        let worker = |name: &str| ("main".to_owned(), name.to_owned());
+        let workers = [("p".to_owned(), worker("prefill-0")), ("d".to_owned(), worker("decode-0"))].into();
+        let seen: Vec<_> = flows(&figures, &names(&workers))
             .into_iter()
             .map(|flow| (flow.pool, flow.source, flow.sink, flow.verb, flow.bytes, flow.operations))
             .collect();
@@ -322,9 +333,10 @@ mod tests {
         assert_eq!(
             seen,
             [
-                row("main", "prefill-0", "decode-0", "push", 1, 1),
-                row("none", "gone", "decode-0", "push", 110, 2),
-                row("none", "gone", "gone", "gone", 1_000, 1),
+                row("main", "prefill-0", "decode-0", "push", 11, 2),
+                row("none", "none", "decode-0", "push", 100, 1),
+                row("none", "none", "none", NONE, 10_000, 1),
+                row("none", "none", "none", "push", 1_000, 1),
             ]
         );
     }

@@ -303,8 +303,8 @@ impl Turn {
     fn keep(&self, hold: &mut TurnHold, keep: Keep, tokens: u32) -> Option<(Peer, Lease)> {
         let holder = self.booking.worker();
         let life = holder.life()?;
-        let (blocks, held) = (holder.seen().scraped.kv_blocks_total, holder.held_tokens());
-        let room = u64::from(blocks) * u64::from(holder.block_tokens) / KEPT_PART_OF_A_HOLDER;
+        let (layout, held) = (holder.attached_engine()?.layout, holder.held_tokens());
+        let room = u64::from(layout.blocks) * u64::from(layout.block_tokens) / KEPT_PART_OF_A_HOLDER;
         if !holder.takes_work() {
             // As was ordered, or it is down.
             return None;

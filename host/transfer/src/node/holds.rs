@@ -56,7 +56,20 @@ pub(super) enum Progress {
 
 #[derive(Debug, Default)]
 pub(super) struct Holds {
+    bounds: Bounds,
     state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    proofs: usize,
+    early_reports: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { proofs: MAX_PROOFS, early_reports: MAX_EARLY_REPORTS }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -108,7 +121,7 @@ impl Holds {
         if state.holds.contains_key(&id) {
             return Err(Refused::Used);
         }
-        let has_room = state.proofs + proofs.len() <= MAX_PROOFS;
+        let has_room = state.proofs + proofs.len() <= self.bounds.proofs;
         state.without_proofs += u64::from(!has_room);
         let proofs: Arc<[Proof]> = if has_room { proofs.into() } else { Arc::default() };
         state.proofs += proofs.len();
@@ -146,7 +159,7 @@ impl Holds {
             // Of the rank that makes the holds, nothing comes before them.
             None if rank == Rank(0) => None,
             _ => {
-                if state.early.len() >= MAX_EARLY_REPORTS {
+                if state.early.len() >= self.bounds.early_reports {
                     state.early.pop_front();
                 }
                 state.early.push_back((from, id, rank, report));
@@ -255,3 +268,7 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "holds_cases.rs"]
+mod cases;

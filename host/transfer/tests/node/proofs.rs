@@ -85,3 +85,20 @@ fn a_hold_without_proofs_gives_nothing_to_who_asks_for_them() {
     let subject = Subject::Receive(job.attempt());
     prefill.hear_until(|prefill| prefill.was_told(&ToEngine::Refused { subject, why: Refused::Unproven }));
 }
+
+#[test]
+fn a_hold_with_proofs_gives_nothing_to_who_shows_none() {
+    let world = World::new();
+    let mut decode = Engine::attach(&world.socket, "decode-0", DECODE);
+    let mut prefill = Engine::attach(&world.socket, "prefill-0", PREFILL);
+    world.until_attached("prefill-0");
+    let job = Job::new(1, Verb::Read, 64);
+    let (from, to) = (decode.allocate(64), prefill.allocate(64));
+    decode.hold(&job, &from, proofs(&[1; 64], POSITION_TOKENS));
+    decode.filled(&job);
+    decode.sessions[0].renew(job.id).unwrap();
+    decode.hear_until(|decode| decode.told.iter().any(|told| matches!(told, ToEngine::LeaseLeft { .. })));
+    prefill.receive(&job, "decode-0", &to, Vec::new());
+    let subject = Subject::Receive(job.attempt());
+    prefill.hear_until(|prefill| prefill.was_told(&ToEngine::Refused { subject, why: Refused::Unproven }));
+}
