@@ -87,9 +87,14 @@ pub(super) fn engines(written: &[written::Pool], pools: &[Pool], problems: &mut 
 pub(super) fn waits_fit(written: &[written::Pool], pools: &[Pool], problems: &mut Problems<'_>) {
     let hosted = written.iter().zip(pools).filter(|(_, pool)| pool.mode == PoolMode::HostManaged);
     for (written, pool) in hosted {
+        if let Some(field) = &written.decoder_ttl_ms {
+            let what =
+                format!("decoder_ttl_ms means nothing in pool {:?}, whose KV this host moves", pool.name);
+            let cure = "take it out: how long a turn is kept is what the policy's retain says";
+            problems.at(field.span(), what, cure);
+        }
         for (key, field, ms) in [
             ("kv_lease_ms", &written.kv_lease_ms, pool.kv_lease_ms),
-            ("decoder_ttl_ms", &written.decoder_ttl_ms, pool.decoder_ttl_ms),
             ("prefill_timeout_ms", &written.prefill_timeout_ms, pool.prefill_timeout_ms),
         ] {
             if let Some(field) = field

@@ -18,11 +18,11 @@ pub(super) fn teller(
         telemetry.metrics.register(|registry| {
             let family = Family::default();
             let help =
-                "Engines at the KV link: attached, detached, refused, invalid words, not_accepting, by event";
+                "Engines at the KV link: attached, detached, refused, invalid words, not_accepting, stopped, by event";
             registry.register("kv_link_events", help, family.clone());
             family
         });
-    for event in ["attached", "detached", "refused", "invalid", "not_accepting"] {
+    for event in ["attached", "detached", "refused", "invalid", "not_accepting", "stopped"] {
         drop(counted.get_or_create(&[("event", event)]));
     }
     Arc::new(move |event| {
@@ -68,6 +68,14 @@ fn tell(telemetry: &Telemetry, event: &NodeEvent) -> &'static str {
                 format!("engine {name:?} described a transfer that cannot be: {text}")
             });
             "invalid"
+        }
+        NodeEvent::Stopped => {
+            telemetry.metrics.task_panic("kv_exchange");
+            tracing::error!(
+                "the exchange of KV has failed: no KV is moved any more, decode computes prompts; start this host anew, \
+                 and report the panic above"
+            );
+            "stopped"
         }
         NodeEvent::NotAccepting(kind) => {
             telemetry.warn_once(&format!("kv_link not_accepting {kind}"), || {

@@ -20,6 +20,17 @@ pub struct Running {
     thread: Option<JoinHandle<bool>>,
 }
 
+/// Says that its thread panics.
+struct Telling(Box<dyn Fn() + Send>);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
 /// There is no thread for it.
 #[derive(Debug, thiserror::Error)]
 #[error("the thread of the KV exchange could not be started: {0}")]
@@ -42,9 +53,25 @@ impl Exchange {
     /// # Errors
     /// If the system has no thread.
     pub fn start(fabric: Arc<dyn HostFabric>, limits: Limits, clock: Clock) -> Result<Running, StartError> {
+        Self::start_telling(fabric, limits, clock, Box::new(|| {}))
+    }
+
+    /// As [`Exchange::start`], and `failed` is called by the thread should it panic: nothing is moved any more then.
+    ///
+    /// # Errors
+    /// If the system has no thread.
+    pub fn start_telling(
+        fabric: Arc<dyn HostFabric>,
+        limits: Limits,
+        clock: Clock,
+        failed: Box<dyn Fn() + Send>,
+    ) -> Result<Running, StartError> {
         let (exchange, handle) = Self::new(fabric, limits);
         let thread = std::thread::Builder::new().name("kv-exchange".to_owned());
-        let thread = thread.spawn(move || exchange.run(&*clock))?;
+        let thread = thread.spawn(move || {
+            let _telling = Telling(failed);
+            exchange.run(&*clock)
+        })?;
         Ok(Running { handle, thread: Some(thread) })
     }
 
@@ -111,5 +138,27 @@ impl Drop for Running {
 impl fmt::Debug for Running {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Running").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fabric::{Fault, LocalFabric};
+
+    #[test]
+    fn a_thread_that_panics_says_so() {
+        let (say, said) = channel();
+        let clock: Clock = Arc::new(|| panic!("a defect"));
+        let fabric = Arc::new(LocalFabric::new(|_| Fault::None));
+        let failed = Box::new(move || {
+            let _ = say.send(());
+        });
+        let running = Exchange::start_telling(fabric, Limits::default(), clock, failed).unwrap();
+        assert_eq!(said.recv_timeout(Duration::from_secs(60)), Ok(()));
+        assert_eq!(running.stop(), Err(StopError::Panicked));
     }
 }

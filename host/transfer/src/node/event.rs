@@ -32,6 +32,8 @@ pub enum NodeEvent {
         /// What is wrong.
         text: String,
     },
+    /// The exchange has failed: nothing is moved any more, and engines compute. The host must be started anew.
+    Stopped,
     /// The system lets no connections in. Told of the first of a row.
     NotAccepting(io::ErrorKind),
 }

@@ -59,7 +59,9 @@ impl Node {
         tell: Arc<dyn Fn(NodeEvent) + Send + Sync>,
     ) -> Result<Self, NodeError> {
         let fabric = Arc::new(ShmFabric::start(settings.shm)?);
-        let exchange = Exchange::start(fabric, settings.limits, clock)?;
+        let stopped = Arc::clone(&tell);
+        let failed = Box::new(move || stopped(NodeEvent::Stopped));
+        let exchange = Exchange::start_telling(fabric, settings.limits, clock, failed)?;
         let handle = NodeHandle {
             exchange: exchange.handle().clone(),
             engines: Arc::new(RwLock::new(Engines::default())),
