@@ -160,6 +160,8 @@ fn the_hosts_word_may_come_before_the_hold() {
     prefill.hear_until(|engine| engine.was_told(&ended(&released, HoldEnd::Released)));
     let is_filled = |job: &Job| node.hold(job.id).is_some_and(|held| held.is_filled);
     prefill.hear_until(|_| is_filled(&kept) && is_filled(&plain));
+    // Time goes on once the exchange has heard of all that.
+    prefill.hear_until(|_| node.figures().commands_waiting == 0);
     // Their own leases are 30 s.
     world.skipped_ms.fetch_add(60_000, Ordering::Relaxed);
     prefill.hear_until(|engine| engine.was_told(&ended(&plain, HoldEnd::Expired)));
