@@ -1,6 +1,7 @@
 //! Clients that leave, and engines that die, between turns and within them.
 
 use sluice_harness::{Emulator, EmulatorPlan, Endpoint, Host, HostPlan, Mode, PolicyFile};
+use tokio::task::JoinSet;
 
 use super::cancelled;
 use super::talk::{Events, Taken, Talk, keeping, nothing_left, nothing_left_when_drained};
@@ -78,7 +79,8 @@ async fn a_prefill_engine_that_dies_while_a_turn_comes_is_replaced() {
     fleet.worker_mut(&holder).process().freeze().unwrap();
     talk.say(2, 20);
     let ask = talk.ask();
-    let asked = tokio::spawn(async move { right(&client, &ask).await });
+    let mut asked = JoinSet::new();
+    asked.spawn(async move { right(&client, &ask).await });
     let queue = [("direction", "decode-to-prefill")];
     fleet.host.until_metric("sluice_transfer_bytes_total", &queue, |bytes| bytes > 0.0, SOON).await.unwrap();
     let mut busy = None;
@@ -90,7 +92,7 @@ async fn a_prefill_engine_that_dies_while_a_turn_comes_is_replaced() {
     fleet.worker_mut(busy.expect("a prefill is under way")).process().kill().await.unwrap();
     fleet.host.until_metric("sluice_retries_total", &[], |count| count >= 1.0, SOON).await.unwrap();
     fleet.worker_mut(&holder).process().thaw().unwrap();
-    asked.await.unwrap();
+    asked.join_next().await.unwrap().unwrap();
     let events = Events::of(&fleet).await;
     assert_eq!((events.taken, events.reused), (1.0, 0.0));
     fleet.restart(busy.unwrap()).await.unwrap();
@@ -109,10 +111,11 @@ async fn a_client_that_leaves_while_its_turn_comes_leaves_nothing() {
     let mut leaves = talk.clone();
     leaves.say(2, 20);
     let (client, ask) = (fleet.client().clone(), leaves.ask());
-    let asked = tokio::spawn(async move { client.ask(&ask).await });
+    let mut asked = JoinSet::new();
+    asked.spawn(async move { client.ask(&ask).await });
     let way = [("direction", "decode-to-prefill")];
     fleet.host.until_metric("sluice_transfer_bytes_total", &way, |bytes| bytes > 0.0, SOON).await.unwrap();
-    asked.abort();
+    asked.abort_all();
     cancelled(&fleet).await;
     fleet.worker_mut("decode-0").process().thaw().unwrap();
     fleet.host.until_ready().await.unwrap();
