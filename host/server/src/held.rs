@@ -17,7 +17,7 @@ use crate::http::segments::Taken;
 use crate::node::hand_over::HandOver;
 use crate::release::Releases;
 use crate::request::Endpoint;
-use crate::telemetry::labels::HandleFate;
+use crate::telemetry::labels::{Fallback, HandleFate};
 
 /// What is known of held blocks.
 pub struct Blocks {
@@ -272,6 +272,20 @@ impl Spent {
         self.fate = HandleFate::Stranded;
     }
 
+    /// Decode computed what was held for it: counted, and told once of an engine's life.
+    fn tell_ignored(&self) {
+        let (pool, worker) = (&self.blocks.pool, &self.consumer);
+        pool.metrics.fallback(Fallback::TransferIgnored);
+        if !std::mem::replace(&mut worker.seen().ignores_transfers, true) {
+            tracing::warn!(
+                pool = pool.config.name,
+                worker = worker.name,
+                "decode answers without the KV that is held for it, so it computes each prompt again: does the engine that \
+                 attached under its worker's name do what kv_transfer_params say?"
+            );
+        }
+    }
+
     /// The hand-over and its consumer's engine, where this host moves the blocks.
     fn hand_over(&self) -> Option<(&HandOver, &str)> {
         Some((self.blocks.hand_over()?, self.consumer.engine.as_deref()?))
@@ -294,6 +308,9 @@ impl Drop for Spent {
             // Unlike an engine that reads by itself, this host knows what is under way: it frees nothing before its end.
             if self.fate != HandleFate::Dispatched {
                 hand_over.cancel(consumer, self.attempt);
+            }
+            if self.fate == HandleFate::Dispatched && hand_over.is_ignored() {
+                self.tell_ignored();
             }
             // Who has answered needs no more of it: it came, or was computed. An engine that computes says so itself, but
             // by push perhaps before there was a hold.

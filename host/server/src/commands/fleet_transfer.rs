@@ -155,7 +155,7 @@ mod tests {
                  "operations_failed": 1},
                 {"source": "decode-0", "sink": "prefill-0", "verb": "pull", "direction": "decode-to-prefill",
                  "bytes": 2_000_000, "operations": 1},
-                {"source": "gone", "sink": "gone", "verb": "gone", "direction": "gone"},
+                {"source": "none", "sink": "none", "verb": "none", "direction": "none"},
             ],
             "completed": 3, "failed": {"too_slow": 1, "peer_lost": 2}, "holds": 5, "kept_turns": 2, "kept_tokens": 900,
         }))

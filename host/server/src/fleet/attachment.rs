@@ -72,6 +72,7 @@ impl Pool {
                     amiss.push(why.clone());
                 }
                 seen.attachment = now;
+                seen.ignores_transfers = false;
                 has_changed = true;
             }
         }

@@ -109,6 +109,8 @@ pub struct Seen {
     pub failures: SmoothedRatio,
     /// How its engine stands to this host's KV link.
     pub attachment: Attachment,
+    /// Whether its engine, in this life, has answered without the KV that was held for it.
+    pub ignores_transfers: bool,
     /// As `pull_overhead_ms`, for push.
     pub push_overhead_ms: SmoothedRatio,
     /// Whether it is spared for a while.
@@ -180,6 +182,7 @@ impl Default for Seen {
             link_mb_per_s: SmoothedRatio::over(LINK_WINDOW_US),
             pull_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
             push_overhead_ms: SmoothedRatio::over(OVERHEAD_WINDOW_LEGS),
+            ignores_transfers: false,
             attachment: Attachment::default(),
             failures: SmoothedRatio::over(FAILURE_WINDOW_LEGS),
             breaker: Breaker::after(WORKER_FAILURES_TO_OPEN),

@@ -114,6 +114,16 @@ impl KeptTurns {
         self.changed.notify_one();
     }
 
+    /// Lets the longest idle turns of a worker go until it holds `tokens` fewer, or none.
+    pub fn make_room(&self, holders: &impl Holders, holder: u64, tokens: u64) {
+        let mut missing = tokens;
+        while missing > 0 {
+            let Some(turn) = self.table().take_oldest(|turn| turn.holder.id == holder) else { break };
+            missing = missing.saturating_sub(turn.tokens.into());
+            self.end(holders, turn, KeptFate::Crowded);
+        }
+    }
+
     /// What is kept of a conversation, for those who decide: whose it is, how many tokens, for how long in milliseconds.
     pub fn look(&self, key: &SessionKey, now_ms: u64) -> Option<(u64, u32, u64)> {
         let table = self.table();

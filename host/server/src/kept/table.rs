@@ -105,6 +105,13 @@ impl Table {
         keys.iter().filter_map(|key| self.take(key)).collect()
     }
 
+    /// The longest idle of some.
+    pub fn take_oldest(&mut self, of: impl Fn(&KeptTurn) -> bool) -> Option<KeptTurn> {
+        let is_one = |key: &&SessionKey| self.get(key).is_some_and(&of);
+        let key = self.by_number.values().find(is_one)?.clone();
+        self.take(&key)
+    }
+
     pub fn next_due_ms(&self) -> Option<u64> {
         self.due.first().map(|(at_ms, _)| *at_ms)
     }

@@ -52,11 +52,7 @@ fn tell(telemetry: &Telemetry, event: &NodeEvent) -> &'static str {
             tracing::warn!(engine = name, "an engine is attached no more: {why}");
             "detached"
         }
-        // It comes again by itself, as when an engine is started anew before the last copies of its former life are over.
-        NodeEvent::Refused { pid, is_passing: true, text } => {
-            tracing::info!(pid, "an engine is not let in yet: {text}");
-            "refused"
-        }
+        // Of one that comes again by itself, too: its next tries say the same.
         NodeEvent::Refused { pid, text, .. } => {
             telemetry.warn_once(&format!("kv_link refused {text}"), || {
                 format!("process {pid} was not let in at the KV link: {text}")

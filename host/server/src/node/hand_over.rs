@@ -159,6 +159,11 @@ impl HandOver {
         Ok(held)
     }
 
+    /// Whether blocks are held that no engine has asked for.
+    pub fn is_ignored(&self) -> bool {
+        self.node.hold(self.id).is_some_and(|held| held.is_filled && !held.is_asked_for)
+    }
+
     /// Nobody will read the blocks. Whether the node takes it; else they stay until their lease ends.
     pub fn release(&self) -> bool {
         self.node.release(self.id).is_ok()

@@ -7,6 +7,7 @@ pub mod hand_over;
 pub mod status;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_transfer::exchange;
 use sluice_transfer::fabric::ShmSettings;
@@ -15,6 +16,7 @@ use sluice_transfer::node::{Node, NodeHandle, NodeSettings};
 use sluice_transfer::protocol::limits::Limits;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::app::App;
 use crate::clock::{Clock, millis};
@@ -66,7 +68,9 @@ impl KvNode {
                 loop {
                     // What is told is that something changed; what holds now is read. So nothing can be missed.
                     take_in(&node, &app);
-                    changed.notified().await;
+                    while timeout(LOOK_AT_SOCKET, changed.notified()).await.is_err() {
+                        tell_missing_socket(&app);
+                    }
                 }
             }
         }));
@@ -81,6 +85,23 @@ impl KvNode {
             Ok(Err(error)) => tracing::warn!("the KV node did not stop well: {error}"),
             Err(error) => tracing::error!("the KV node did not stop: {error}"),
         }
+    }
+}
+
+/// Between looks at the socket's place.
+const LOOK_AT_SOCKET: Duration = Duration::from_secs(10);
+
+/// Engines that are attached go on without it, but none can attach any more.
+fn tell_missing_socket(app: &App) {
+    let socket = &app.config.transfer.socket;
+    if let Err(error) = std::fs::symlink_metadata(socket) {
+        app.telemetry.warn_once("kv_link socket", || {
+            format!(
+                "the KV link's socket {} is gone ({error}): engines that are attached go on, no other can attach; start this \
+                 host anew",
+                socket.display()
+            )
+        });
     }
 }
 

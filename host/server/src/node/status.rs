@@ -168,9 +168,8 @@ pub(super) fn flows(figures: &Figures, names: &HashMap<EngineId, Named>) -> Vec<
     for (Departed { source, sink, verb, direction }, figures) in &figures.departed {
         add((named(*source), named(*sink)), verb_name(*verb), direction_name(*direction), figures);
     }
-    if figures.forgotten != FlowFigures::default() {
-        add((&nobody, &nobody), NONE, NONE, &figures.forgotten);
-    }
+    // Also before anything has moved: series that are asked for are there.
+    add((&nobody, &nobody), NONE, NONE, &figures.forgotten);
     flows.into_values().collect()
 }
 

@@ -10,6 +10,7 @@ use sluice_core::lease::Lease;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
 use sluice_core::verdict::{Keep, Retention, TransferMode};
+use sluice_transfer::node::NodeHandle;
 use sluice_transfer::protocol::Peer;
 
 use super::attempt::Attempt;
@@ -241,7 +242,7 @@ impl Turn {
             // Its engine knows, and has most likely said so by now.
             let tokens = node.hold(hold.wanted().transfer).map_or(counted, |held| held.extent.end_token);
             let (keep, request) = self.retention(tokens, output_tokens, finish)?;
-            let lease = self.keep(&mut hold, keep, tokens)?;
+            let lease = self.keep(&node, &mut hold, keep, tokens)?;
             Some((hold.wanted().transfer, tokens, lease, request))
         });
         let app = &self.app;
@@ -300,7 +301,7 @@ impl Turn {
     }
 
     /// Has it kept, if its holder has room for it and takes part in transfers: in which life, and on which lease.
-    fn keep(&self, hold: &mut TurnHold, keep: Keep, tokens: u32) -> Option<(Peer, Lease)> {
+    fn keep(&self, node: &NodeHandle, hold: &mut TurnHold, keep: Keep, tokens: u32) -> Option<(Peer, Lease)> {
         let holder = self.booking.worker();
         let life = holder.life()?;
         let (layout, held) = (holder.attached_engine()?.layout, holder.held_tokens());
@@ -309,10 +310,12 @@ impl Turn {
             // As was ordered, or it is down.
             return None;
         }
-        if held + u64::from(tokens) > room {
+        if u64::from(tokens) > room {
             self.pool.metrics.fallback(Fallback::KeptTurnsFull);
             return None;
         }
+        let above = (held + u64::from(tokens)).saturating_sub(room);
+        self.app.kept.make_room(node, holder.id, above);
         let now_ms = millis(self.app.clock.elapsed());
         let lease = Lease::new(keep, now_ms);
         hold.keep(lease.grant_ms(now_ms)).then_some((life, lease))

@@ -86,12 +86,14 @@ labels! {
         RetainFault = "retain_fault",
         /// `heartbeat` failed: the turn's KV is let go.
         HeartbeatFault = "heartbeat_fault",
-        /// A turn was not kept: its holder has no room for more.
+        /// A turn was not kept: it is longer than all that its holder may keep.
         KeptTurnsFull = "kept_turns_full",
         /// It gave a hint that no engine knows.
         UnknownHint = "unknown_hint",
         /// Prefill gave no usable handle: decode computes the prompt.
         TransferMissing = "transfer_missing",
+        /// Decode answered and its engine never asked for the KV that was held for it: it computed the prompt.
+        TransferIgnored = "transfer_ignored",
         /// An engine whose KV this host is to move is not attached: decode computes the prompt.
         NotAttached = "not_attached",
         /// The decided pair is avoided: decided again without its decode worker.

@@ -172,8 +172,10 @@ impl Hearing {
         let Some(from) = self.node.peer(source) else {
             return self.refuse(speaker, subject, Refused::NoSource);
         };
+        self.node.holds.asked_for(attempt.id);
         // Whether a prompt continues what decode holds only proofs tell.
-        if direction == Direction::DecodeToPrefill || !proofs.is_empty() {
+        let shows = || self.node.holds.get(attempt.id).is_some_and(|held| held.has_proofs);
+        if direction == Direction::DecodeToPrefill || !proofs.is_empty() || shows() {
             let proven = match self.node.holds.proven(attempt.id, extent, wanted, &proofs) {
                 Ok(proven) => proven,
                 Err(why) => return self.refuse(speaker, subject, why),
@@ -212,6 +214,9 @@ impl Hearing {
     fn lease(&self, speaker: &Speaker, of: Whole, id: TransferId, lease: Lease) {
         match (self.node.holds.get(id), lease) {
             (Some(held), lease) => {
+                if held.holder != of.peer {
+                    self.node.holds.asked_for(id);
+                }
                 self.say(speaker, of, &Said::Lease { holder: held.holder, id, lease });
             }
             (None, Lease::Renew) => send(speaker, ToEngine::LeaseLeft { id, left_ms: 0 }),

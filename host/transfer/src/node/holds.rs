@@ -28,6 +28,8 @@ pub struct HeldBlocks {
     pub is_filled: bool,
     /// Whether a later prompt can be proven to begin with it.
     pub has_proofs: bool,
+    /// Whether another engine has spoken of it, be it to have it or to say that it need not.
+    pub is_asked_for: bool,
 }
 
 /// What a rank has said of a hold.
@@ -77,6 +79,8 @@ struct State {
     holds: HashMap<TransferId, Entry>,
     early: VecDeque<(Peer, TransferId, Rank, Report)>,
     words: Words<TransferId, Word>,
+    /// Holds that were asked for before they came.
+    asked: Words<TransferId, ()>,
     /// Engines whose holds are taken in.
     live: HashSet<Peer>,
     proofs: usize,
@@ -125,8 +129,8 @@ impl Holds {
         state.without_proofs += u64::from(!has_room);
         let proofs: Arc<[Proof]> = if has_room { proofs.into() } else { Arc::default() };
         state.proofs += proofs.len();
-        let has_proofs = !proofs.is_empty();
-        let held = HeldBlocks { holder: of.peer, extent, is_filled: false, has_proofs };
+        let (has_proofs, is_asked_for) = (!proofs.is_empty(), state.asked.take(id, |()| true).is_some());
+        let held = HeldBlocks { holder: of.peer, extent, is_filled: false, has_proofs, is_asked_for };
         let filled = BTreeSet::new();
         state.holds.insert(id, Entry { held, whole, ranks: of.ranks, filled, proofs, is_said: false });
         Ok(())
@@ -186,6 +190,15 @@ impl Holds {
         let mut state = self.lock();
         state.holds.get_mut(&id)?.held.is_filled = true;
         state.early_word(id, true)
+    }
+
+    /// Another engine has spoken of a hold, which may not have come yet.
+    pub fn asked_for(&self, id: TransferId) {
+        let mut state = self.lock();
+        match state.holds.get_mut(&id) {
+            Some(entry) => entry.held.is_asked_for = true,
+            None => state.asked.put(id, ()),
+        }
     }
 
     /// Which of the wanted tokens may come, by both sides' proofs.

@@ -243,3 +243,34 @@ fn the_hosts_word_may_come_before_the_receive() {
     decode.hear_until(|engine| engine.was_told(&failed(&expected, Reason::NoFirstByte)));
     prefill.hear_once();
 }
+
+#[test]
+fn it_is_known_whether_anybody_has_asked_for_a_hold() {
+    let world = World::new();
+    let (mut prefill, mut decode) = pair(&world);
+    let node = world.node.handle();
+    for (number, way) in ["receives before", "receives", "releases", "nobody"].into_iter().enumerate() {
+        let job = Job::new(number as u128, Verb::Write, 32);
+        let (from, to) = (prefill.allocate(32), decode.allocate(32));
+        if way == "receives before" {
+            decode.receive(&job, "prefill-0", &to, Vec::new());
+            decode.sessions[0].renew(TransferId(99)).unwrap();
+            let heard = ToEngine::LeaseLeft { id: TransferId(99), left_ms: 0 };
+            decode.hear_until(|engine| engine.was_told(&heard));
+        }
+        prefill.hold(&job, &from, Vec::new());
+        prefill.until_held(job.id);
+        let is_asked_for = || node.hold(job.id).is_none_or(|held| held.is_asked_for);
+        assert_eq!(is_asked_for(), way == "receives before", "{way}");
+        match way {
+            "receives" => decode.receive(&job, "prefill-0", &to, Vec::new()),
+            // Not that its holder knows it.
+            "releases" => decode.sessions[0].release(job.id).unwrap(),
+            _ => {}
+        }
+        if way == "releases" || way == "receives" {
+            decode.hear_until(|_| is_asked_for());
+        }
+        node.release(job.id).unwrap();
+    }
+}
