@@ -168,8 +168,18 @@ const ENDS: [&str; 9] = [
     "_engines",
     "_holds",
 ];
-const STATES: [&str; 9] =
-    ["_up", "_open", "_free", "_generation", "_draining", "_safe_to_stop", "_moves", "_queue", "_waiting"];
+const STATES: [&str; 10] = [
+    "_up",
+    "_attached",
+    "_open",
+    "_free",
+    "_generation",
+    "_draining",
+    "_safe_to_stop",
+    "_moves",
+    "_queue",
+    "_waiting",
+];
 
 /// Labels whose values are configured, or names of policies, or of a fixed set.
 const LABELS: [&str; 25] = [

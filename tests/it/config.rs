@@ -255,7 +255,7 @@ async fn the_examples_are_good() {
     assert_eq!(found, 3);
 }
 
-/// What a file says to no end is told, and is no mistake; so is a folder that is not there yet.
+/// What a file says to no end is told, and is no mistake. A socket that a start could not make is one.
 #[tokio::test]
 async fn what_is_no_mistake_is_noted() {
     let folder = folder();
@@ -272,8 +272,11 @@ async fn what_is_no_mistake_is_noted() {
     let unused = told(&plan).await;
     assert!(unused.contains("[transfer] does nothing: no pool has mode = \"host-managed\""), "{unused}");
     plan.mode = Mode::HostManaged;
-    let missing = told(&plan).await;
-    for part in ["missing is no folder", "make it before the host starts"] {
-        assert!(missing.contains(part), "{missing}");
+    let config = folder.path().join("sluice.toml");
+    fs::write(&config, plan.toml()).unwrap();
+    let ended = run_to_end(&["check-config", "--config", &config.display().to_string()], SOON).await.unwrap();
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    for part in ["missing is no folder", "make the folder"] {
+        assert!(ended.stderr.contains(part), "{}", ended.stderr);
     }
 }

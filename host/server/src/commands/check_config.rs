@@ -44,8 +44,7 @@ fn check_files(config: &Config) -> Result<Vec<String>, ConfigError> {
     let folder = &config.policy.folder;
     sluice_policy::check_folder(folder).map_err(|error| serve::policy_folder(config, &error))?;
     let bindings = sluice_policy::read_bindings(folder).map_err(|error| in_bindings(&error))?;
-    let mut notes = notes(config, &bindings, &policies_in(folder));
-    notes.extend(config.transfer.no_folder().filter(|_| config.moves_kv()));
+    let notes = notes(config, &bindings, &policies_in(folder));
     Ok(notes)
 }
 

@@ -122,13 +122,16 @@ fn flows(transfer: &Transfer) -> String {
     if shown().next().is_none() { "no KV was moved yet\n".to_owned() } else { format!("{table}\n") }
 }
 
+/// Shorter times say nothing about a speed.
+const SPEED_FROM_MS: u64 = 20;
+
 fn or_dash(figure: Option<String>) -> String {
     figure.unwrap_or_else(|| "-".to_owned())
 }
 
 fn speed(flow: &Flow) -> Option<String> {
     let speed = flow.bytes as f64 / flow.moving_ms as f64 / BYTES_PER_MS_OF_A_GB_PER_S;
-    (flow.moving_ms > 0 && flow.bytes > 0).then(|| format!("{speed:.1}"))
+    (flow.moving_ms >= SPEED_FROM_MS && flow.bytes > 0).then(|| format!("{speed:.1}"))
 }
 
 fn hidden(flow: &Flow) -> Option<String> {

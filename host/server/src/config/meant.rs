@@ -121,8 +121,7 @@ impl Transfer {
         let above = folder.parent().filter(real).unwrap_or(folder);
         let told = || {
             format!(
-                "engines cannot attach at {}: {} is no folder; make it before the host starts, or set [transfer] socket \
-                 to a path elsewhere",
+                "engines cannot attach at {}: {} is no folder, and a host makes no more than the last folder of the path",
                 self.socket.display(),
                 above.display()
             )

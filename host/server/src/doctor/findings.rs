@@ -140,8 +140,13 @@ fn blocks(at: &At<'_>, pool: &Pool) -> Option<Finding> {
     let has = at.0.block_tokens.filter(|has| *has != pool.block_tokens)?;
     let what =
         format!("has KV blocks of {has} tokens, and the pool says block_tokens = {}", pool.block_tokens);
-    let why = "blocks are counted wrong: policies see the wrong room and the wrong reuse. Engines of one pair must have \
-               the same block size, or decode fails";
+    let why = match pool.mode {
+        PoolMode::HostManaged => "blocks are counted wrong: policies see the wrong room and the wrong reuse",
+        _ => {
+            "blocks are counted wrong: policies see the wrong room and the wrong reuse. Engines of one pair must have the \
+             same block size, or decode fails"
+        }
+    };
     Some(at.wrong(
         what,
         why,

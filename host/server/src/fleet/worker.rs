@@ -231,7 +231,7 @@ impl Worker {
             abilities,
             zone: worker.zone,
             engine: worker.engine.clone(),
-            metrics: metrics.worker(&pool.name, &worker.name, worker.role),
+            metrics: metrics.worker(&pool.name, &worker.name, worker.role, worker.engine.is_some()),
             booked: Booked::default(),
             holds: Mutex::default(),
             block_tokens: pool.block_tokens,

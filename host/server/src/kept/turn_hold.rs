@@ -1,6 +1,6 @@
 //! What legs are told of kept turns: the decode leg to hold its turn, the next prefill leg to have it brought.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sluice_core::verdict::TransferMode;
@@ -9,10 +9,11 @@ use sluice_engine_sdk::wire::{Direction, Extent, TransferId, Verb};
 use sluice_transfer::node::{HeldBlocks, NodeHandle};
 use sluice_transfer::protocol::limits::MAX_WAIT_MS;
 
-use super::{KeptFate, KeptTurn};
+use super::{HeldTokens, KeptFate, KeptTurn};
 use crate::app::App;
 use crate::clock::millis;
 use crate::config::HOLD_MARGIN_MS;
+use crate::fleet::Pool;
 
 /// How long an engine holds a turn until this host has asked what becomes of it, in milliseconds: the answer's way through
 /// a busy host, many times over.
@@ -71,7 +72,11 @@ impl Drop for TurnHold {
 pub struct Reuse {
     app: Arc<App>,
     node: NodeHandle,
-    turn: KeptTurn,
+    transfer: TransferId,
+    engine: String,
+    pool: Arc<Pool>,
+    /// Counts it as held until prefill has answered.
+    counted: Mutex<Option<Arc<HeldTokens>>>,
     /// As its engine named it: what this host counted of a stream that tells no counts is a guess.
     extent: Extent,
     verb: Verb,
@@ -101,16 +106,19 @@ impl Reuse {
             TransferMode::Pull => Verb::Read,
             TransferMode::Push => Verb::Write,
         };
-        Some(Self { app: app.clone(), node: node.clone(), turn, extent, verb, threshold_tokens })
+        let KeptTurn { transfer, engine, pool, counted, .. } = turn;
+        let counted = Mutex::new(Some(counted));
+        let (app, node) = (app.clone(), node.clone());
+        Some(Self { app, node, transfer, engine, pool, counted, extent, verb, threshold_tokens })
     }
 
     /// What the leg is told, which may take this long.
     pub fn wanted(&self, prefill_timeout: Duration) -> ReceiveWanted {
         let within = |part: u64| (millis(prefill_timeout) / part).clamp(1, MAX_WAIT_MS);
         ReceiveWanted {
-            transfer: self.turn.transfer,
+            transfer: self.transfer,
             epoch: 1,
-            source: self.turn.engine.clone(),
+            source: self.engine.clone(),
             verb: self.verb,
             direction: Direction::DecodeToPrefill,
             tokens: Some(self.extent.end_token),
@@ -121,15 +129,16 @@ impl Reuse {
         }
     }
 
-    /// So many tokens came.
+    /// Prefill has answered: so many tokens came, and the turn is spent.
     pub fn came(&self, tokens: u32) {
-        self.app.kept.reused(&self.turn.pool.config.name, tokens);
+        self.app.kept.reused(&self.pool.config.name, tokens);
+        drop(self.counted.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
 impl Drop for Reuse {
     fn drop(&mut self) {
         // What was delivered is over already.
-        let _ = self.node.release(self.turn.transfer);
+        let _ = self.node.release(self.transfer);
     }
 }

@@ -62,7 +62,7 @@ impl Collector for Collected {
         }
         let mut moving = encoder.encode_descriptor(
             "transfer_moving_seconds",
-            "How long KV was being copied, by source and sink: bytes by this are the speed while it moves",
+            "How long copies of KV were under way or waiting, by source and sink: bytes by this are the speed while it moves",
             None,
             MetricType::Counter,
         )?;

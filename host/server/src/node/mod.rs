@@ -110,6 +110,10 @@ pub fn check_place(config: &Config) -> Result<(), ConfigError> {
     if !config.moves_kv() {
         return Ok(());
     }
+    if let Some(what) = config.transfer.no_folder() {
+        let cure = "make the folder, or set [transfer] socket to a path elsewhere".to_owned();
+        return Err(config::in_use(config, "transfer", "socket", what, cure));
+    }
     link::check_place(&config.transfer.socket).map_err(|error| no_place(config, &error))
 }
 

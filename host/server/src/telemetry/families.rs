@@ -109,6 +109,7 @@ pub(super) struct Workers {
     pub draining: Gauges<2>,
     pub handles: Gauges<2>,
     pub kept_tokens: Gauges<2>,
+    pub attached: Gauges<2>,
     pub safe_to_stop: Gauges<2>,
     pub requests: Gauges<2>,
     pub prefill_backlog: Gauges<2>,
@@ -208,6 +209,10 @@ impl Workers {
             kept_tokens: new.metric(
                 "worker_kept_tokens",
                 "Tokens of turns whose KV a decode worker keeps for the next one of their conversations",
+            ),
+            attached: new.metric(
+                "worker_attached",
+                "1 while a worker's engine is attached to this host, which is to move its KV",
             ),
             safe_to_stop: new.metric(
                 "worker_safe_to_stop",

@@ -62,8 +62,9 @@ impl Metrics {
     }
 
     /// The metrics of a worker, by the configured names.
-    pub fn worker(&self, pool: &str, worker: &str, role: Role) -> WorkerMetrics {
-        WorkerMetrics::resolve(pool, worker, role, &self.workers)
+    /// `attaches`: its engine is to attach to this host.
+    pub fn worker(&self, pool: &str, worker: &str, role: Role, attaches: bool) -> WorkerMetrics {
+        WorkerMetrics::resolve(pool, worker, role, attaches, &self.workers)
     }
 
     /// Spans sent and lost.
@@ -216,7 +217,7 @@ mod tests {
         policy.phase(Phase::FirstToken, Duration::from_millis(20));
         metrics.pool("other").policy("adaptive").decision(Source::UseDefault);
         pool.undecided().phase(Phase::Total, Duration::from_millis(1));
-        metrics.worker("llama", "p0", Role::Prefill).leg_failure(Failure::Unreachable);
+        metrics.worker("llama", "p0", Role::Prefill, false).leg_failure(Failure::Unreachable);
         metrics.policy_fault("adaptive", "route", "trap");
         metrics.sessions(2, 7);
         let text = metrics.encode();

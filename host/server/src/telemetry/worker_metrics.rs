@@ -21,6 +21,8 @@ pub struct WorkerMetrics {
     draining: Gauge,
     handles: Gauge,
     kept_tokens: Gauge,
+    /// Of workers whose KV this host moves.
+    attached: Option<Gauge>,
     safe_to_stop: Gauge,
     breaker_open: Gauge,
     requests: Gauge,
@@ -31,7 +33,7 @@ pub struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    pub(super) fn resolve(pool: &str, worker: &str, role: Role, families: &Workers) -> Self {
+    pub(super) fn resolve(pool: &str, worker: &str, role: Role, attaches: bool, families: &Workers) -> Self {
         let labels = [("pool", pool.to_owned()), ("worker", worker.to_owned())];
         let with = |key: &'static str, value: String| {
             [("pool", pool.to_owned()), ("worker", worker.to_owned()), (key, value)]
@@ -45,6 +47,7 @@ impl WorkerMetrics {
             draining: families.draining.get_or_create_owned(&labels),
             handles: families.handles.get_or_create_owned(&labels),
             kept_tokens: families.kept_tokens.get_or_create_owned(&labels),
+            attached: attaches.then(|| families.attached.get_or_create_owned(&labels)),
             safe_to_stop: families.safe_to_stop.get_or_create_owned(&labels),
             requests: families.requests.get_or_create_owned(&labels),
             prefill_backlog: families.prefill_backlog.get_or_create_owned(&labels),
@@ -74,6 +77,9 @@ impl WorkerMetrics {
         self.up.set(i64::from(worker.state == State::Up));
         self.draining.set(worker.draining.into());
         self.handles.set(worker.handles.into());
+        if let (Some(gauge), Some(attached)) = (&self.attached, worker.attached) {
+            gauge.set(i64::from(attached));
+        }
         self.kept_tokens.set(i64::try_from(worker.kept_tokens).unwrap_or(i64::MAX));
         self.safe_to_stop.set(worker.safe_to_stop.into());
         self.breaker_open.set(i64::from(worker.breaker_open));

@@ -127,7 +127,12 @@ impl Host {
     fn admit(&self, socket: &UnixStream, until: Until<'_>) -> Result<(Candidate, u64), Rejected> {
         let candidate = candidate(socket, until)?;
         let who = (candidate.hello.engine(), candidate.hello.rank);
-        let session = self.registry.reserve(who, &candidate.slab, self.settings.max_engines, until)?;
+        let session = self.registry.reserve(
+            (who, &candidate.hello.name),
+            &candidate.slab,
+            self.settings.max_engines,
+            until,
+        )?;
         let welcome = Welcome {
             version: candidate.acceptable.version,
             session,

@@ -109,8 +109,20 @@ impl Place {
 /// If others may write the folder, or something else lies there than a socket.
 pub fn check_place(path: &Path) -> Result<(), BindError> {
     let folder = folder_of(path);
-    if let Ok(found) = std::fs::metadata(folder) {
-        check_mode(folder, found.mode())?;
+    match std::fs::metadata(folder) {
+        Ok(found) => check_mode(folder, found.mode())?,
+        // The last folder of the path is made at the start, those above it are not.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = folder_of(folder);
+            std::fs::metadata(above).map_err(|cause| BindError::System {
+                path: above.to_owned(),
+                step: "looking at",
+                cause,
+            })?;
+        }
+        Err(cause) => {
+            return Err(BindError::System { path: folder.to_owned(), step: "looking at", cause });
+        }
     }
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => Err(BindError::NotASocket { path: path.to_owned() }),

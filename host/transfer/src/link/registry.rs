@@ -77,7 +77,7 @@ impl Registry {
     /// deadline, for that one's last messages to be read: its events come first.
     pub fn reserve(
         &self,
-        who: Who,
+        (who, name): (Who, &str),
         slab: &Arc<Slab>,
         max_engines: usize,
         until: Until<'_>,
@@ -98,7 +98,7 @@ impl Registry {
             };
             let left = Duration::from_millis(until.left_ms());
             if !is_going || left.is_zero() {
-                return Err(duplicate(who, entry));
+                return Err(duplicate((name, who.1), entry));
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -174,15 +174,15 @@ impl Registry {
     }
 }
 
-fn duplicate((engine, rank): Who, entry: &Entry) -> Refusal {
+fn duplicate((engine, rank): (&str, Rank), entry: &Entry) -> Refusal {
     let text = if matches!(entry.phase, Phase::Over) {
         format!(
-            "copies of rank {} of engine {engine} from before it was detached are not over yet; attach again in a while",
+            "copies of rank {} of engine {engine:?} from before it was detached are not over yet; attach again in a while",
             rank.0
         )
     } else {
         format!(
-            "rank {} of engine {engine} is attached already, as session {}; give each engine an id of its own",
+            "an engine {engine:?} is attached already (its rank {}, session {}); give each engine a name of its own",
             rank.0, entry.session
         )
     };

@@ -220,7 +220,13 @@ impl Hearing {
                 self.say(speaker, of, &Said::Lease { holder: held.holder, id, lease });
             }
             (None, Lease::Renew) => send(speaker, ToEngine::LeaseLeft { id, left_ms: 0 }),
-            (None, _) => {}
+            // A consumer that needs nothing may say so before there is a hold.
+            (None, _) => {
+                self.node.holds.asked_for(id);
+                if let Some(holder) = self.node.holds.word(id, Word::Release) {
+                    self.put(speaker, || self.node.exchange.release(holder, id));
+                }
+            }
         }
     }
 

@@ -249,7 +249,9 @@ fn it_is_known_whether_anybody_has_asked_for_a_hold() {
     let world = World::new();
     let (mut prefill, mut decode) = pair(&world);
     let node = world.node.handle();
-    for (number, way) in ["receives before", "receives", "releases", "nobody"].into_iter().enumerate() {
+    for (number, way) in
+        ["receives before", "releases before", "receives", "releases", "nobody"].into_iter().enumerate()
+    {
         let job = Job::new(number as u128, Verb::Write, 32);
         let (from, to) = (prefill.allocate(32), decode.allocate(32));
         if way == "receives before" {
@@ -257,6 +259,16 @@ fn it_is_known_whether_anybody_has_asked_for_a_hold() {
             decode.sessions[0].renew(TransferId(99)).unwrap();
             let heard = ToEngine::LeaseLeft { id: TransferId(99), left_ms: 0 };
             decode.hear_until(|engine| engine.was_told(&heard));
+        }
+        if way == "releases before" {
+            decode.sessions[0].release(job.id).unwrap();
+            decode.sessions[0].renew(TransferId(98)).unwrap();
+            let heard = ToEngine::LeaseLeft { id: TransferId(98), left_ms: 0 };
+            decode.hear_until(|engine| engine.was_told(&heard));
+            prefill.hold(&job, &from, Vec::new());
+            let ended = ToEngine::HoldEnded { id: job.id, end: HoldEnd::Released };
+            prefill.hear_until(|engine| engine.was_told(&ended));
+            continue;
         }
         prefill.hold(&job, &from, Vec::new());
         prefill.until_held(job.id);
