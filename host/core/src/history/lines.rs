@@ -156,6 +156,9 @@ mod tests {
         Chain::of_messages(&scope, messages.as_bytes().chunks(1)).expect("a history")
     }
 
+    /// A name, the requests, and where each belongs.
+    type Case = (&'static str, &'static [&'static str], &'static [(Option<&'static str>, &'static str)]);
+
     /// Plays requests that each end before the next one; where each belonged, by the history that its line began with.
     fn play<'a>(lines: &mut Lines, requests: &[&'a str]) -> Vec<(Option<&'a str>, &'a str)> {
         let named = |line: Digest| requests.iter().copied().find(|request| chain(request).end() == line);
@@ -170,7 +173,7 @@ mod tests {
 
     #[test]
     fn requests_continue_what_they_begin_with() {
-        let cases: &[(&str, &[&str], &[(Option<&str>, &str)])] = &[
+        let cases: &[Case] = &[
             (
                 "turns, the answers between them unseen",
                 &["su", "suav", "suavbw"],
