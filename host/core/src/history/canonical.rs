@@ -29,14 +29,17 @@ pub(super) struct Canonical {
     pub digest: Digest,
     /// Something that is not text may be in it: tokens do not tell two images apart.
     pub has_media: bool,
+    /// The client's own words.
+    pub is_of_user: bool,
 }
 
 /// Reads a message. `None` where it is no JSON value, or one too deep.
 pub(super) fn canonical(message: &[u8]) -> Option<Canonical> {
-    let mut reader = Reader { text: message, at: 0, has_media: false };
+    let mut reader = Reader { text: message, at: 0, has_media: false, is_of_user: false };
     let digest = reader.value(Place::Message, 0)?;
     reader.blanks();
-    (reader.at == message.len()).then_some(Canonical { digest, has_media: reader.has_media })
+    let Reader { at, has_media, is_of_user, .. } = reader;
+    (at == message.len()).then_some(Canonical { digest, has_media, is_of_user })
 }
 
 /// Where in a message a value stands.
@@ -62,6 +65,7 @@ struct Reader<'a> {
     text: &'a [u8],
     at: usize,
     has_media: bool,
+    is_of_user: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -90,8 +94,9 @@ impl<'a> Reader<'a> {
             self.blanks();
             let from = self.at;
             let digest = self.value(place.of_member(name), depth + 1)?;
-            is_text |= name == b"type"
-                && TEXT_TYPES.iter().any(|known| unquoted(&self.text[from..self.at]) == Some(known));
+            let value = unquoted(&self.text[from..self.at]);
+            is_text |= name == b"type" && value.is_some_and(|value| TEXT_TYPES.contains(&value));
+            self.is_of_user |= place == Place::Message && name == b"role" && value == Some(b"user");
             members.push((name, digest));
         }
         self.has_media |= place == Place::Part && !is_text;

@@ -41,6 +41,7 @@ pub enum NoChain {
 pub struct Chain {
     digests: Vec<Digest>,
     mark: usize,
+    opening: usize,
     has_media: bool,
 }
 
@@ -50,7 +51,7 @@ impl Chain {
         scope: &Scope,
         messages: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<Self, NoChain> {
-        let (mut digests, mut bytes, mut has_media) = (Vec::new(), 0, false);
+        let (mut digests, mut bytes, mut has_media, mut opening) = (Vec::new(), 0, false, None);
         let mut before = scope.seed();
         for message in messages {
             bytes += message.len();
@@ -63,6 +64,7 @@ impl Chain {
             before = match canonical(message) {
                 Some(read) => {
                     has_media |= read.has_media;
+                    opening = opening.or(read.is_of_user.then_some(digests.len()));
                     link(b'm', before, &read.digest.0)
                 }
                 None => {
@@ -74,7 +76,7 @@ impl Chain {
             digests.push(before);
         }
         let mark = digests.len().checked_sub(1).ok_or(NoChain::Empty)?;
-        Ok(Self { digests, mark, has_media })
+        Ok(Self { digests, mark, opening: opening.unwrap_or(mark), has_media })
     }
 
     /// Of a prompt's text, as it stands in the body, less what ends it there.
@@ -92,7 +94,7 @@ impl Chain {
         });
         let digests: Vec<_> = chunks.collect();
         let mark = (text.len() / CHUNK_BYTES).saturating_sub(1);
-        Ok(Self { digests, mark, has_media: false })
+        Ok(Self { digests, mark, opening: 0, has_media: false })
     }
 
     /// All digests, of the shortest part of the history first.
@@ -109,6 +111,12 @@ impl Chain {
     /// text. A text without a whole chunk is found again only by itself.
     pub fn mark(&self) -> Digest {
         self.digests[self.mark]
+    }
+
+    /// Up to the client's first words, or of the first chunk: the same for all turns and on every host, known or not, so that hosts who
+    /// share nothing send a conversation's turns the same way.
+    pub fn opening(&self) -> Digest {
+        self.digests[self.opening]
     }
 
     /// Whether something that is not text may be in it, which tokens do not prove ([`super::guard::Refusal::Media`]).
@@ -152,6 +160,16 @@ mod tests {
             assert_eq!(shared, equal, "{messages:?}");
             assert_eq!(other.digests().contains(&first.mark()), equal == 2, "{messages:?}");
         }
+    }
+
+    #[test]
+    fn all_turns_have_one_opening() {
+        let (system, user) = (r#"{"role":"system","content":"s"}"#, r#"{"content":"u","role":"user"}"#);
+        let first = chat(&[system, user]);
+        assert_eq!(first.opening(), first.end());
+        assert_eq!(chat(&[system, user, r#"{"role":"assistant"}"#, user]).opening(), first.end());
+        assert_ne!(chat(&[user]).opening(), first.end());
+        assert_eq!(chat(&[system]).opening(), chat(&[system]).end());
     }
 
     #[test]

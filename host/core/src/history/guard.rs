@@ -165,9 +165,9 @@ impl Held {
         self.sequence.tokens().div_ceil(self.block_tokens.get())
     }
 
-    /// Whether all that this holds is proven to be a prefix of another hold, so that nothing is lost with it.
+    /// Whether all of this that could ever be used is proven to be in another hold too, so that nothing is lost with it.
     pub fn is_in(&self, other: &Self) -> bool {
-        self.sequence.proven_with(&other.sequence) == Ok(self.sequence.tokens())
+        self.sequence.proven_with(&other.sequence) == Ok(self.sequence.provable_tokens())
     }
 
     /// The part of it that may be used for a prompt.

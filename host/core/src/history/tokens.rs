@@ -17,18 +17,16 @@ pub const PROOFS_AT_MOST: usize = 16_384;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proof(pub [u8; 16]);
 
-/// A proof for each whole position of this many tokens, [`PROOFS_AT_MOST`] at most.
-pub fn proofs(tokens: &[u32], position_tokens: NonZeroU32) -> Vec<Proof> {
-    let mut before = Proof([0; 16]);
+/// A proof for each whole position of this many tokens, [`PROOFS_AT_MOST`] at most. Hashed one by one as they are asked for.
+pub fn proofs(tokens: &[u32], position_tokens: NonZeroU32) -> impl Iterator<Item = Proof> + '_ {
     let positions = tokens.chunks_exact(position_tokens.get() as usize).take(PROOFS_AT_MOST);
-    let proof = |position: &[u32]| {
+    positions.scan(Proof([0; 16]), |before, position| {
         let mut hasher = Sha256::new();
         hasher.update(before.0);
         position.iter().for_each(|token| hasher.update(token.to_le_bytes()));
         before.0.copy_from_slice(&hasher.finalize()[..16]);
-        before
-    };
-    positions.map(proof).collect()
+        Some(*before)
+    })
 }
 
 /// What is known of a sequence's tokens.
@@ -64,7 +62,9 @@ impl Sequence {
     #[must_use]
     pub fn into_proofs(self, position_tokens: NonZeroU32) -> Self {
         match &self.known {
-            Known::Ids(ids) => Self::of_proofs(self.tokens, position_tokens, proofs(ids, position_tokens)),
+            Known::Ids(ids) => {
+                Self::of_proofs(self.tokens, position_tokens, proofs(ids, position_tokens).collect())
+            }
             Known::Proofs { .. } => self,
         }
     }
@@ -72,6 +72,14 @@ impl Sequence {
     /// How many tokens it has, known or not.
     pub fn tokens(&self) -> u32 {
         self.tokens
+    }
+
+    /// How many of its leading tokens can be proven at all.
+    pub fn provable_tokens(&self) -> u32 {
+        match &self.known {
+            Known::Ids(_) => self.tokens,
+            Known::Proofs { position_tokens, proofs } => proofs.len() as u32 * position_tokens.get(),
+        }
     }
 
     /// What is kept of it, in bytes.
@@ -85,12 +93,10 @@ impl Sequence {
     /// Leading tokens that both are proven to have alike. Proofs are of whole positions, and comparable only at equal ones.
     pub fn proven_with(&self, other: &Self) -> Result<u32, Refusal> {
         match (&self.known, &other.known) {
-            (Known::Ids(one), Known::Ids(other)) => Ok(equal(one, other)),
+            (Known::Ids(one), Known::Ids(other)) => Ok(equal(one.iter().copied(), other)),
             (Known::Ids(ids), Known::Proofs { position_tokens, proofs: other })
             | (Known::Proofs { position_tokens, proofs: other }, Known::Ids(ids)) => {
-                // What the other one has no proof for is not hashed.
-                let ids = &ids[..ids.len().min(other.len() * position_tokens.get() as usize)];
-                Ok(equal(&proofs(ids, *position_tokens), other) * position_tokens.get())
+                Ok(equal(proofs(ids, *position_tokens), other) * position_tokens.get())
             }
             (
                 Known::Proofs { position_tokens, proofs: one },
@@ -100,14 +106,15 @@ impl Sequence {
                     let (one, other) = (position_tokens.get(), others.get());
                     return Err(Refusal::PositionsDiffer { one, other });
                 }
-                Ok(equal(one, other) * position_tokens.get())
+                Ok(equal(one.iter().copied(), other) * position_tokens.get())
             }
         }
     }
 }
 
-fn equal<T: PartialEq>(one: &[T], other: &[T]) -> u32 {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count() as u32
+/// How many items are equal, from the first on. No more of `one` is asked for than that, and one more.
+fn equal<T: PartialEq>(one: impl Iterator<Item = T>, other: &[T]) -> u32 {
+    other.iter().zip(one).take_while(|(other, one)| *other == one).count() as u32
 }
 
 #[cfg(test)]
@@ -124,15 +131,15 @@ mod tests {
     #[test]
     fn proofs_are_those_of_the_link() {
         let proofs = proofs(&[1, 2, 3, 4, 5], size(2));
-        let hex = |proof: &Proof| proof.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        assert_eq!(proofs.iter().map(hex).collect::<Vec<_>>(), VECTOR);
+        let hex = |proof: Proof| proof.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(proofs.map(hex).collect::<Vec<_>>(), VECTOR);
     }
 
     const VECTOR: [&str; 2] = ["c3f5aadf8ecfcdf7e6caaeac2626219a", "b2e72b877338305af617bc2b7fe7ee88"];
 
     #[test]
     fn surplus_proofs_prove_nothing() {
-        let proofs = proofs(&[1, 2, 3, 4], size(2));
+        let proofs = proofs(&[1, 2, 3, 4], size(2)).collect();
         let short = Sequence::of_proofs(3, size(2), proofs);
         assert_eq!((short.bytes(), short.proven_with(&Sequence::of_ids(&[1, 2, 3, 4]))), (16, Ok(2)));
     }

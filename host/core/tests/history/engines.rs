@@ -41,7 +41,9 @@ pub struct Read {
 /// What came of it.
 #[derive(Debug, PartialEq)]
 pub enum Answer {
-    Served,
+    Served {
+        of_tokens: u32,
+    },
     /// Another engine was meant, one that is gone.
     Refused,
     Wrong(Rule),
@@ -85,6 +87,6 @@ impl Engine {
             return Answer::Wrong(Rule::IsAPrefix);
         }
         hold.was_read = true;
-        Answer::Served
+        Answer::Served { of_tokens: hold.tokens.len() as u32 }
     }
 }

@@ -1,5 +1,7 @@
 //! Bugs that are put in, each of which the simulation must find.
 
+use std::fmt;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// What is taken stays there.
@@ -28,9 +30,14 @@ pub enum Rule {
     EndsOnce,
 }
 
-#[derive(Debug)]
 pub struct Broken {
     pub seed: u64,
     pub rule: Rule,
     pub what: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} did not hold in schedule {}: {}", self.rule, self.seed, self.what)
+    }
 }

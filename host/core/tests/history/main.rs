@@ -16,7 +16,7 @@ use world::{Seen, play};
 /// Seeds of a usual run: some seconds.
 const SCHEDULES: u64 = 100_000;
 
-/// Seeds within which a flaw is found; each was within the first few hundred.
+/// Seeds within which a flaw is found; each was within the first two thousand.
 const FLAW_SCHEDULES: u64 = 20_000;
 
 fn from_env(name: &str) -> Option<u64> {
@@ -33,7 +33,7 @@ fn play_all(seeds: std::ops::Range<u64>, flaw: Option<Flaw>) -> Result<Seen, Bro
 fn held_kv_is_used_once_in_time_and_only_where_it_is_proven() {
     let first = from_env("SLUICE_SIM_FIRST").unwrap_or(0);
     let count = from_env("SLUICE_SIM_SCHEDULES").unwrap_or(SCHEDULES);
-    let seen = play_all(first..first + count, None).unwrap_or_else(|broken| panic!("{broken:#?}"));
+    let seen = play_all(first..first + count, None).unwrap_or_else(|broken| panic!("{broken}"));
     if count < SCHEDULES {
         // Fewer schedules prove nothing about what many reach.
         return;
@@ -41,7 +41,9 @@ fn held_kv_is_used_once_in_time_and_only_where_it_is_proven() {
     for what in [
         "something was found",
         "a fork found something",
-        "served",
+        "all was served",
+        "a part was served",
+        "what was held before a restart was served",
         "nothing-held",
         "expired",
         "less-than-a-block",
@@ -59,13 +61,13 @@ fn held_kv_is_used_once_in_time_and_only_where_it_is_proven() {
         "uncertain",
         "restored",
     ] {
-        assert!(seen.get(what).is_some_and(|count| *count >= 10), "{what} was hardly reached: {seen:#?}");
+        assert!(seen.get(what).is_some_and(|count| *count >= 100), "{what} was hardly reached: {seen:#?}");
     }
 }
 
 fn check_flaw(flaw: Flaw, rules: &[Rule]) {
     let broken = play_all(0..FLAW_SCHEDULES, Some(flaw)).expect_err("the flaw was not found");
-    assert!(rules.contains(&broken.rule), "{broken:#?}");
+    assert!(rules.contains(&broken.rule), "{broken}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::talk::{self, Message};
 
 const WORKERS: u64 = 2;
 const STEPS: usize = 60;
-const TURNS_AT_MOST: usize = 3;
+const TURNS_AT_MOST: usize = 4;
 const MESSAGES_AT_MOST: usize = 8;
 
 /// Between host and engine, at most.
@@ -60,12 +60,16 @@ pub struct World {
     now_ms: u64,
     block_tokens: NonZeroU32,
     by_proofs: bool,
+    pace_ms: u64,
+    jumps_percent: u64,
     scopes: Vec<Arc<Scope>>,
     engines: Vec<Engine>,
     host: Host,
     clients: Vec<Client>,
     turns: Vec<Turn>,
     handles: u64,
+    /// Given out before the host's process began.
+    handles_before: u64,
     seen: Seen,
 }
 
@@ -103,6 +107,9 @@ impl World {
         let ids = engines.iter().map(|engine| engine.id.clone()).collect();
         let block_tokens = NonZeroU32::MIN.saturating_add(random.below(4) as u32);
         let by_proofs = random.chance(50);
+        // In slow schedules holds expire, in fast ones they crowd.
+        let is_fast = random.chance(40);
+        let (pace_ms, jumps_percent) = if is_fast { (15, 2) } else { (150, 30) };
         let opening = |random: &mut Random| vec![Message::any(10, random), Message::any(11, random)];
         let openings = [opening(&mut random), opening(&mut random)];
         let client = |random: &mut Random| Client {
@@ -118,12 +125,15 @@ impl World {
             now_ms: 1_000,
             block_tokens,
             by_proofs,
+            pace_ms,
+            jumps_percent,
             scopes,
             engines,
             host: Host::new(flaw, ids),
             clients,
             turns: Vec::new(),
             handles: 0,
+            handles_before: 0,
             seen: Seen::new(),
         }
     }
@@ -179,7 +189,10 @@ impl World {
         let ids = talk::prompt(&messages);
         let prompt = Prompt { sequence: Sequence::of_ids(&ids), has_media: false };
         let forks = place.from.as_ref().is_some_and(|from| *from != place.to);
+        // A policy may want it computed.
+        let is_wanted = !self.random.chance(20);
         let phase = match self.host.best(&place, &prompt, self.now_ms) {
+            Ok(_) if !is_wanted => Phase::Decode,
             Ok(best) => {
                 self.saw(if forks { "a fork found something" } else { "something was found" });
                 Phase::Take(best)
@@ -243,7 +256,12 @@ impl World {
     fn read(&mut self, read: &Read, worker: u64, prompt: &[u32]) -> Result<(), Broken> {
         self.now_ms = self.now_ms.max(read.arrives_ms);
         match self.engines[worker as usize].read(read, prompt, self.block_tokens.get()) {
-            Answer::Served => self.saw("served"),
+            Answer::Served { of_tokens } => {
+                self.saw(if read.tokens < of_tokens { "a part was served" } else { "all was served" });
+                if read.handle <= self.handles_before {
+                    self.saw("what was held before a restart was served");
+                }
+            }
             Answer::Refused => self.saw("the engine was gone"),
             Answer::Wrong(rule) => return Err(self.broken(rule, format!("{read:?} for {prompt:?}"))),
         }
@@ -284,7 +302,7 @@ impl World {
             self.host.keep(&turn.place, handle, held, holder, at_ms, self.now_ms);
         }
         // Asking again is to say nothing new.
-        if self.random.chance(25) {
+        if self.random.chance(40) {
             return;
         }
         let mut messages = turn.messages;
@@ -297,10 +315,10 @@ impl World {
     /// A little, or until about when some hold expires.
     fn time_passes(&mut self) {
         let which = self.random.index(8);
-        let at_ms = self.host.an_expiry_ms(which).filter(|_| self.random.chance(30));
+        let at_ms = self.host.an_expiry_ms(which).filter(|_| self.random.chance(self.jumps_percent));
         let to_ms = match at_ms {
             Some(at_ms) => (at_ms + self.random.below(60)).saturating_sub(30),
-            None => self.now_ms + self.random.below(150),
+            None => self.now_ms + self.random.below(self.pace_ms),
         };
         self.now_ms = self.now_ms.max(to_ms);
     }
@@ -326,5 +344,6 @@ impl World {
         self.now_ms += self.random.below(100);
         let ids = self.engines.iter().map(|engine| engine.id.clone()).collect();
         self.host.reborn(self.now_ms, ids);
+        self.handles_before = self.handles;
     }
 }

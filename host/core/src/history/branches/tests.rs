@@ -84,6 +84,17 @@ fn what_goes_for_a_newcomer() {
 }
 
 #[test]
+fn a_hold_that_is_known_by_proofs_is_superseded_as_well() {
+    let by_proofs = |epoch, ids: &[u32]| {
+        let hold = hold(epoch, ids, 1_000);
+        Hold { held: hold.held.into_proofs(NonZeroU32::new(2).expect("not 0")), ..hold }
+    };
+    let mut one = branches(&[by_proofs(1, &[1, 2, 3, 4, 5])]);
+    assert!(one.put(by_proofs(2, &[1, 2, 3, 5, 5, 6]), 0).is_empty());
+    assert_eq!(epochs(&one.put(by_proofs(3, &[1, 2, 3, 4, 6, 6]), 0)), [(1, Ended::Superseded)]);
+}
+
+#[test]
 fn holds_of_a_replaced_engine_are_lost() {
     let mut both = branches(&[hold(1, &[1, 2], 1_000), hold(2, &[2, 2], 1_000)]);
     assert!(both.engine_is(1, "e").is_empty());
