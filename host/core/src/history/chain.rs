@@ -18,8 +18,8 @@ pub const DIGESTS_AT_MOST: usize = 4_096;
 /// Of a text, between two digests. Smaller ones would find more of what is not worth moving.
 pub const CHUNK_BYTES: usize = 1_024;
 
-/// Of a history: some 2 ms of SHA-256 with the processor's own instructions, some 10 without. More is a prompt of more than a
-/// million tokens, or media.
+/// Of a history: some 3 ms of SHA-256 where the processor has instructions for it. More is a prompt of about a million tokens, or
+/// media.
 pub const HISTORY_BYTES_AT_MOST: usize = DIGESTS_AT_MOST * CHUNK_BYTES;
 
 /// Why a request has no chain, so that it continues nothing unless its client names a conversation.
