@@ -11,6 +11,7 @@
 //! - [`failure`]: what can go wrong, and whether to try again; [`breaker`], [`retry_budget`]: how often.
 //! - [`admission`]: who runs, waits and is shed; [`token_bucket`]: tokens per minute.
 //! - [`unfit_chars`]: what text of others may not bring into a line of ours.
+//! - [`history`]: which conversation a request continues, and what held KV is proven to be of its prompt.
 //! - [`session`]: what is remembered between the turns of a conversation.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod facts;
 pub mod failure;
 pub mod hash;
 pub mod health;
+pub mod history;
 pub mod kv_proof;
 pub mod lease;
 pub mod load;
