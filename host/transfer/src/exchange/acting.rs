@@ -2,8 +2,8 @@
 
 use sluice_engine_sdk::wire::ToEngine;
 
-use super::engine::{Answered, Engine, Question};
-use super::limits::MAX_MESSAGES;
+use super::engine::{Answered, Asked, Engine, Question};
+use super::limits::{ASK_AGAIN_MS, MAX_MESSAGES};
 use super::stepping::Exchange;
 use crate::protocol::{Action, Attempt, Event, Key, Message, Peer, Place as Freed, Reason, TransferId};
 
@@ -14,24 +14,30 @@ impl Exchange {
     pub(super) fn handle(&mut self, peer: Peer, event: Event, now_ms: u64) {
         let question = self.engines.get(&peer).and_then(|engine| engine.question(&event));
         match (question, event) {
-            (Some(question), Event::Message { from, message }) => self.ask(peer, question, (from, message)),
+            (Some(question), Event::Message { from, message }) => {
+                self.ask(peer, question, (from, message), now_ms)
+            }
             (_, event) => self.decide(peer, event, now_ms, None),
         }
     }
 
-    /// Asks an engine for what only it knows. A consumer that asks again waits for the same answer.
-    fn ask(&mut self, peer: Peer, question: Question, asked: (Peer, Message)) {
+    /// Asks an engine for what only it knows, and again where a consumer asks again: its answer may not have been sent.
+    /// But not each time, since a question names all that was read.
+    fn ask(&mut self, peer: Peer, question: Question, (from, message): (Peer, Message), now_ms: u64) {
         let Question { attempt, number, blocks } = question;
         let Some(engine) = self.engines.get_mut(&peer) else { return };
-        // Asked again where the consumer asks again: its answer may not have been sent.
-        engine.asked.insert((attempt, number), asked);
+        let before = engine.asked.get(&(attempt, number)).map(|asked| asked.at_ms);
+        if before.is_some_and(|at_ms| now_ms < at_ms + ASK_AGAIN_MS) {
+            return;
+        }
+        engine.asked.insert((attempt, number), Asked { from, message, at_ms: now_ms });
         self.tell(peer, ToEngine::Confirm { attempt, number, blocks });
     }
 
     /// An engine has answered.
     pub(super) fn confirmed(&mut self, peer: Peer, which: (Attempt, u32), held: bool, now_ms: u64) {
         let asked = self.engines.get_mut(&peer).and_then(|engine| engine.asked.remove(&which));
-        if let Some((from, message)) = asked {
+        if let Some(Asked { from, message, .. }) = asked {
             self.decide(peer, Event::Message { from, message }, now_ms, Some(held));
         }
     }

@@ -41,7 +41,7 @@ pub(super) struct Engine {
     pub slabs: Vec<Arc<Slab>>,
     pub books: Books,
     /// What consumers ask of this engine's blocks, until the engine has answered.
-    pub asked: BTreeMap<(Attempt, u32), (Peer, Message)>,
+    pub asked: BTreeMap<(Attempt, u32), Asked>,
     pub teller: Teller,
     pub transfers: Transfers,
     pub holds: BTreeMap<TransferId, (Extent, Arc<Place>)>,
@@ -57,6 +57,13 @@ pub(super) struct Receiving {
     pub direction: Direction,
     pub extent: Extent,
     pub place: Arc<Place>,
+}
+
+/// What a consumer wants to know of an engine that must be asked, and since when it was.
+pub(super) struct Asked {
+    pub from: Peer,
+    pub message: Message,
+    pub at_ms: u64,
 }
 
 /// What an engine is to be asked: whether a consumer has read what was offered.

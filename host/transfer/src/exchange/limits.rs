@@ -13,6 +13,9 @@ pub const MAX_COMMANDS_PER_STEP: usize = 1_024;
 /// may. One more is refused to its engine, which then computes.
 pub const MAX_WAITING: usize = 8_192;
 
+/// Until an engine that has not answered is asked again, in milliseconds: five times as long as a consumer waits.
+pub const ASK_AGAIN_MS: u64 = 1_000;
+
 /// Events that wait for one engine. Whoever leaves so many unread is no longer listening.
 pub const MAX_ENGINE_EVENTS: usize = 65_536;
 

@@ -2,6 +2,7 @@
 //! with its thread over copy threads.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod asked;
 mod bounds;
 mod deaths;
 mod engine;
