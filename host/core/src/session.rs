@@ -5,19 +5,6 @@
 
 use crate::facts::{FleetColumns, Row, SessionFacts};
 
-/// A conversation of one tenant with one model.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SessionKey {
-    /// Who pays: a session never crosses tenants.
-    pub tenant: String,
-    /// Served model name: a session never crosses models.
-    pub model: String,
-    /// Endpoint path: chat and completions render prompts differently.
-    pub endpoint: &'static str,
-    /// The client's own name for it.
-    pub conversation: String,
-}
-
 /// Length and hash of a prompt's text, to recognise a prompt that begins with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromptMark {

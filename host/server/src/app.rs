@@ -9,7 +9,7 @@ use sluice_transfer::node::NodeHandle;
 
 use crate::admission::Admission;
 use crate::clock::Clock;
-use crate::config::{Config, PoolMode, Secrets};
+use crate::config::{Config, Secrets};
 use crate::decisions::Decisions;
 use crate::fleet::Fleet;
 use crate::ids::Ids;
@@ -77,7 +77,7 @@ impl App {
         let pools: Vec<_> = config
             .pools
             .iter()
-            .filter(|pool| pool.mode == PoolMode::HostManaged)
+            .filter(|pool| pool.mode.keeps_turns())
             .map(|pool| pool.name.clone())
             .collect();
         Self {

@@ -2,6 +2,9 @@
 
 use bytes::Bytes;
 use hyper::HeaderMap;
+use serde_json::value::RawValue;
+use sluice_core::history::chain::{Chain, NoChain};
+use sluice_core::history::scope::Scope;
 
 use crate::extra_args;
 use crate::http::error::ApiError;
@@ -154,6 +157,21 @@ impl<'a> ClientRequest<'a> {
         let text = self.members.get(self.endpoint.prompt_member()).map_or("", |value| value.get());
         let text = text.as_bytes();
         text.get(..text.len().saturating_sub(1)).unwrap_or_default()
+    }
+
+    /// Digests of the history that it continues. About a nanosecond a byte.
+    ///
+    /// # Errors
+    /// See [`NoChain`]; a list of messages that is none has no history.
+    pub fn history(&self, scope: &Scope) -> Result<Chain, NoChain> {
+        match self.endpoint {
+            Endpoint::Completions => Chain::of_text(scope, self.prompt_text()),
+            Endpoint::Chat => {
+                let messages = self.members.read::<Vec<&RawValue>>(self.endpoint.prompt_member());
+                let messages = messages.ok().flatten().unwrap_or_default();
+                Chain::of_messages(scope, messages.into_iter().map(|message| message.get().as_bytes()))
+            }
+        }
     }
 
     /// The body for one worker that does it all, or for decode: as the client sent it, less what is stripped,

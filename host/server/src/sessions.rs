@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use sluice_core::session::{Session, SessionKey, TurnRecord};
+use sluice_core::history::scope::ConversationKey;
+use sluice_core::session::{Session, TurnRecord};
 
 use crate::config;
 
@@ -21,8 +22,8 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Sessions {
     config: config::Sessions,
-    sessions: DashMap<SessionKey, Session>,
-    order: Mutex<VecDeque<(u64, SessionKey)>>,
+    sessions: DashMap<ConversationKey, Session>,
+    order: Mutex<VecDeque<(u64, ConversationKey)>>,
     evictions: AtomicUsize,
 }
 
@@ -33,13 +34,13 @@ impl Sessions {
     }
 
     /// A conversation as of its last turn, copied out; an expired one is not found.
-    pub fn get(&self, key: &SessionKey, now_ms: u64) -> Option<Session> {
+    pub fn get(&self, key: &ConversationKey, now_ms: u64) -> Option<Session> {
         let session = self.sessions.get(key)?;
         self.is_live(&session, now_ms).then(|| session.clone())
     }
 
     /// A turn ended. The longest idle sessions make room when the store is full.
-    pub fn end_turn(&self, key: SessionKey, turn: &TurnRecord, now_ms: u64) {
+    pub fn end_turn(&self, key: ConversationKey, turn: &TurnRecord, now_ms: u64) {
         {
             let mut entry = self.sessions.entry(key.clone()).or_default();
             let before = (entry.turns > 0 && self.is_live(&entry, now_ms)).then(|| entry.clone());
@@ -86,7 +87,7 @@ impl Sessions {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    fn order(&self) -> MutexGuard<'_, VecDeque<(u64, SessionKey)>> {
+    fn order(&self) -> MutexGuard<'_, VecDeque<(u64, ConversationKey)>> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -95,7 +96,7 @@ impl Sessions {
     }
 
     /// Takes the first entry off the queue, and its session unless a later turn overtook it. `None` when empty.
-    fn drop_first(&self, order: &mut VecDeque<(u64, SessionKey)>) -> Option<bool> {
+    fn drop_first(&self, order: &mut VecDeque<(u64, ConversationKey)>) -> Option<bool> {
         let (ended_at_ms, key) = order.pop_front()?;
         Some(self.sessions.remove_if(&key, |_, session| session.ended_at_ms == ended_at_ms).is_some())
     }
@@ -103,17 +104,22 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use sluice_core::history::scope::Scope;
     use sluice_core::session::PromptMark;
 
     use super::*;
 
-    fn key(conversation: &str, tenant: &str) -> SessionKey {
-        SessionKey {
+    fn key(conversation: &str, tenant: &str) -> ConversationKey {
+        let scope = Scope {
             tenant: tenant.to_owned(),
             model: "m".to_owned(),
-            endpoint: "/v1/chat/completions",
-            conversation: conversation.to_owned(),
-        }
+            adapter: None,
+            salt: None,
+            endpoint: "/v1/chat/completions".into(),
+        };
+        ConversationKey::named(&Arc::new(scope), conversation)
     }
 
     fn turn(ended_at_ms: u64) -> TurnRecord {

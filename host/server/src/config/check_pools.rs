@@ -16,7 +16,7 @@ use super::written;
 use crate::spelling;
 
 /// Ways to share the work of a request that are known, but not to this version.
-const LATER_MODES: [&str; 2] = ["push", "bidirectional"];
+const LATER_MODES: [&str; 1] = ["push"];
 
 const ROLES: [Role; 3] = [Role::Unified, Role::Prefill, Role::Decode];
 
@@ -197,7 +197,7 @@ fn roles_fit(
                 );
             }
         }
-        PoolMode::Pull | PoolMode::HostManaged => {
+        PoolMode::Pull | PoolMode::Bidirectional | PoolMode::HostManaged => {
             for wanted in [Role::Prefill, Role::Decode] {
                 if roles.iter().all(|(role, _)| *role != wanted) {
                     problems.at(

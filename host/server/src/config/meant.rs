@@ -250,20 +250,32 @@ pub enum PoolMode {
     Unified,
     /// Prefill workers fill the KV cache and decode workers fetch it from them.
     Pull,
+    /// As pull; and decode workers keep a turn's KV for the next one, whose prefill worker fetches it from them.
+    Bidirectional,
     /// Prefill workers fill the KV cache and this host moves it to decode workers, by pull or push.
     HostManaged,
 }
 
 impl PoolMode {
     /// Every mode, in the order in which messages list them.
-    pub const ALL: [Self; 3] = [Self::Unified, Self::Pull, Self::HostManaged];
+    pub const ALL: [Self; 4] = [Self::Unified, Self::Pull, Self::Bidirectional, Self::HostManaged];
 
     /// Whether requests are split over prefill and decode workers.
     pub fn splits(self) -> bool {
         match self {
             Self::Unified => false,
-            Self::Pull | Self::HostManaged => true,
+            Self::Pull | Self::Bidirectional | Self::HostManaged => true,
         }
+    }
+
+    /// Whether engines move KV by connectors of their own.
+    pub fn engines_move_kv(self) -> bool {
+        matches!(self, Self::Pull | Self::Bidirectional)
+    }
+
+    /// Whether decode workers may keep a turn's KV for the next one.
+    pub fn keeps_turns(self) -> bool {
+        matches!(self, Self::Bidirectional | Self::HostManaged)
     }
 
     /// The name used in configuration, metrics and tables.
@@ -271,6 +283,7 @@ impl PoolMode {
         match self {
             Self::Unified => "unified",
             Self::Pull => "pull",
+            Self::Bidirectional => "bidirectional",
             Self::HostManaged => "host-managed",
         }
     }

@@ -155,7 +155,7 @@ fn blocks(at: &At<'_>, pool: &Pool) -> Option<Finding> {
 }
 
 fn connector(at: &At<'_>, pool: &Pool) -> Option<Finding> {
-    if pool.mode != PoolMode::Pull || at.0.role == Some(Role::Unified) {
+    if !pool.mode.engines_move_kv() || at.0.role == Some(Role::Unified) {
         return None;
     }
     if let Some(error) = &at.0.metrics_error {
@@ -220,7 +220,7 @@ fn versions_differ(pool: &Pool, workers: &[&WorkerSeen]) -> Option<Finding> {
     let mut versions: Vec<&str> = workers.iter().filter_map(|seen| seen.version.as_deref()).collect();
     versions.sort_unstable();
     versions.dedup();
-    (pool.mode == PoolMode::Pull && versions.len() > 1).then(|| Finding {
+    (pool.mode.engines_move_kv() && versions.len() > 1).then(|| Finding {
         severity: Severity::Note,
         place: pool.name.clone(),
         what: format!("its engines run different versions: {}", versions.join(", ")),

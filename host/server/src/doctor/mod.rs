@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
-use crate::config::{Config, Pool, PoolMode, Secrets};
+use crate::config::{Config, Pool, Secrets};
 use crate::ids::Ids;
 use crate::kv_probe::Prober;
 use crate::upstream::Upstream;
@@ -55,7 +55,7 @@ pub async fn run(doctor: &Doctor<'_>, progress: impl Fn(&str)) -> Report {
     let workers = all_workers(doctor, &ids, &progress).await;
     let ends = clock.elapsed() + PAIRS_WITHIN;
     let mut pairs = Vec::new();
-    for pool in config.pools.iter().filter(|pool| pool.mode == PoolMode::Pull) {
+    for pool in config.pools.iter().filter(|pool| pool.mode.engines_move_kv()) {
         let headers = secrets.own_headers(&pool.name);
         let prober = Prober { upstream, clock: &**clock, headers: &headers };
         for (prefill, decode) in pairs_of(pool) {

@@ -111,7 +111,7 @@ impl fmt::Display for Report {
             if pool.mode == PoolMode::HostManaged.name() {
                 writeln!(out, "  the host moves its KV, between the engines that are attached to it")?;
             }
-            if pool.mode == PoolMode::Pull.name() {
+            if pool.mode == PoolMode::Pull.name() || pool.mode == PoolMode::Bidirectional.name() {
                 writeln!(
                     out,
                     "  not visible from outside, check the engines' flags: kv_lease_duration = {} ms, decoder_kv_blocks_ttl = {} \

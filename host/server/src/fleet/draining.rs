@@ -71,9 +71,9 @@ impl Pool {
                 return None;
             }
             crate::config::PoolMode::Unified => &[Role::Unified],
-            crate::config::PoolMode::Pull | crate::config::PoolMode::HostManaged => {
-                &[Role::Prefill, Role::Decode]
-            }
+            crate::config::PoolMode::Pull
+            | crate::config::PoolMode::Bidirectional
+            | crate::config::PoolMode::HostManaged => &[Role::Prefill, Role::Decode],
         };
         missing_roles(needed, &workers)
     }

@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 
 use super::{Booking, Fleet, Pool, Worker};
 use crate::clock::millis;
-use crate::config::PoolMode;
 use crate::ids::Ids;
 use crate::kv_probe::{Prober, Proof};
 use crate::restarting::restarting;
@@ -88,7 +87,7 @@ pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> 
 impl Pool {
     /// Whether the host probes this pool.
     pub fn is_probed_for_kv(&self) -> bool {
-        self.config.mode == PoolMode::Pull && self.config.probe_kv
+        self.config.mode.engines_move_kv() && self.config.probe_kv
     }
 }
 

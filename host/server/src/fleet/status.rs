@@ -10,7 +10,6 @@ use super::kv_watch::KvState;
 use super::scrape::Totals;
 use super::worker::BookedNow;
 use super::{Attachment, Fleet, Pool, Worker};
-use crate::config::PoolMode;
 
 /// One pool.
 #[derive(Debug, Serialize)]
@@ -103,7 +102,7 @@ fn pool_status(pool: &Pool) -> PoolStatus {
     let fleet = &pool.table().fleet;
     let serves = fleet.can_serve(&rows_of_model(pool));
     // A pull pool may serve by a worker that serves alone, and still want its pair.
-    let kv = (pool.config.mode == PoolMode::Pull).then(|| pool.kv());
+    let kv = pool.config.mode.engines_move_kv().then(|| pool.kv());
     let note = pool
         .missing()
         .or_else(|| mismatch(pool))

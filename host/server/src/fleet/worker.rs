@@ -211,7 +211,11 @@ impl Worker {
     /// A worker as configured, of which nothing is known yet.
     pub fn new(pool: &config::Pool, worker: &config::Worker, metrics: &Metrics) -> Self {
         let mut abilities = match pool.mode {
-            PoolMode::Pull => ability::PULL,
+            PoolMode::Bidirectional if worker.role == Role::Decode => {
+                // An engine's own time for a hold is fixed; within it the host lets it go when nobody wants it.
+                ability::PULL | ability::GIVES_BACK | ability::HOLDS_RELEASABLE
+            }
+            PoolMode::Pull | PoolMode::Bidirectional => ability::PULL,
             PoolMode::HostManaged if worker.role == Role::Decode => {
                 const HOLDS: u16 = ability::GIVES_BACK | ability::HOLDS_RENEWABLE | ability::HOLDS_RELEASABLE;
                 ability::PULL | ability::PUSH | HOLDS

@@ -16,8 +16,8 @@ pub mod wheel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_core::facts::RequestFacts;
+use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Lease;
-use sluice_core::session::SessionKey;
 use sluice_engine_sdk::wire::TransferId;
 use sluice_transfer::node::NodeHandle;
 use sluice_transfer::protocol::Peer;
@@ -107,7 +107,7 @@ impl KeptTurns {
     }
 
     /// Keeps a turn. The one before it in its conversation ends, and the longest idle where there are too many.
-    pub fn keep(&self, holders: &impl Holders, key: SessionKey, turn: KeptTurn) {
+    pub fn keep(&self, holders: &impl Holders, key: ConversationKey, turn: KeptTurn) {
         self.counted.count(&turn, KeptFate::Kept);
         let ended = self.table().put(key, turn);
         ended.into_iter().for_each(|(turn, fate)| self.end(holders, turn, fate));
@@ -125,19 +125,19 @@ impl KeptTurns {
     }
 
     /// What is kept of a conversation, for those who decide: whose it is, how many tokens, for how long in milliseconds.
-    pub fn look(&self, key: &SessionKey, now_ms: u64) -> Option<(u64, u32, u64)> {
+    pub fn look(&self, key: &ConversationKey, now_ms: u64) -> Option<(u64, u32, u64)> {
         let table = self.table();
         let turn = table.get(key)?;
         Some((turn.holder.id, turn.tokens, turn.lease.left_ms(now_ms)))
     }
 
     /// Takes a conversation's turn out for its next one: nobody else gets it.
-    pub fn take(&self, key: &SessionKey) -> Option<KeptTurn> {
+    pub fn take(&self, key: &ConversationKey) -> Option<KeptTurn> {
         self.table().take(key)
     }
 
     /// A conversation went on elsewhere, or its turn was not kept: what was kept before is of no use.
-    pub fn end_of(&self, holders: &impl Holders, key: &SessionKey, fate: KeptFate) {
+    pub fn end_of(&self, holders: &impl Holders, key: &ConversationKey, fate: KeptFate) {
         if let Some(turn) = self.take(key) {
             self.end(holders, turn, fate);
         }

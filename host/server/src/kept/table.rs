@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Lease;
-use sluice_core::session::SessionKey;
 
 use super::KeptTurn;
 use super::figures::KeptFate;
@@ -12,11 +12,11 @@ use super::figures::KeptFate;
 const KEPT_AT_MOST: usize = 65_536;
 
 pub(super) struct Table {
-    turns: HashMap<SessionKey, Entry>,
+    turns: HashMap<ConversationKey, Entry>,
     /// By when something is to be done.
     due: BTreeSet<(u64, u64)>,
     /// By age: numbers rise.
-    by_number: BTreeMap<u64, SessionKey>,
+    by_number: BTreeMap<u64, ConversationKey>,
     numbers: u64,
     tokens: u64,
     at_most: usize,
@@ -30,7 +30,7 @@ struct Entry {
 
 /// A turn about which something is to be done. It stays where it is meanwhile, to be had by whoever wants it.
 pub(super) struct DueTurn {
-    pub key: SessionKey,
+    pub key: ConversationKey,
     /// Tells it from a later one of its conversation.
     pub number: u64,
     pub turn: KeptTurn,
@@ -50,7 +50,7 @@ impl Table {
     }
 
     /// Puts a turn in; what has to go for it.
-    pub fn put(&mut self, key: SessionKey, turn: KeptTurn) -> Vec<(KeptTurn, KeptFate)> {
+    pub fn put(&mut self, key: ConversationKey, turn: KeptTurn) -> Vec<(KeptTurn, KeptFate)> {
         let mut gone: Vec<_> =
             self.take(&key).map(|before| (before, KeptFate::Superseded)).into_iter().collect();
         while self.turns.len() >= self.at_most {
@@ -66,11 +66,11 @@ impl Table {
         gone
     }
 
-    pub fn get(&self, key: &SessionKey) -> Option<&KeptTurn> {
+    pub fn get(&self, key: &ConversationKey) -> Option<&KeptTurn> {
         self.turns.get(key).map(|entry| &entry.turn)
     }
 
-    pub fn take(&mut self, key: &SessionKey) -> Option<KeptTurn> {
+    pub fn take(&mut self, key: &ConversationKey) -> Option<KeptTurn> {
         let Entry { number, due_at_ms, turn } = self.turns.remove(key)?;
         self.due.remove(&(due_at_ms, number));
         self.by_number.remove(&number);
@@ -86,7 +86,7 @@ impl Table {
     }
 
     /// A turn goes on under this lease, unless it was taken out meanwhile.
-    pub fn goes_on(&mut self, key: &SessionKey, number: u64, lease: Lease) {
+    pub fn goes_on(&mut self, key: &ConversationKey, number: u64, lease: Lease) {
         let Some(entry) = self.turns.get_mut(key).filter(|entry| entry.number == number) else { return };
         self.due.remove(&(entry.due_at_ms, number));
         (entry.due_at_ms, entry.turn.lease) = (lease.due_at_ms(), lease);
@@ -94,7 +94,7 @@ impl Table {
     }
 
     /// Takes this very turn out, unless somebody has.
-    pub fn take_this(&mut self, key: &SessionKey, number: u64) -> Option<KeptTurn> {
+    pub fn take_this(&mut self, key: &ConversationKey, number: u64) -> Option<KeptTurn> {
         self.turns.get(key).filter(|entry| entry.number == number)?;
         self.take(key)
     }
@@ -107,7 +107,7 @@ impl Table {
 
     /// The longest idle of some.
     pub fn take_oldest(&mut self, of: impl Fn(&KeptTurn) -> bool) -> Option<KeptTurn> {
-        let is_one = |key: &&SessionKey| self.get(key).is_some_and(&of);
+        let is_one = |key: &&ConversationKey| self.get(key).is_some_and(&of);
         let key = self.by_number.values().find(is_one)?.clone();
         self.take(&key)
     }

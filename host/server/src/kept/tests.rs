@@ -9,6 +9,8 @@ use sluice_core::testing;
 use sluice_core::verdict::Keep;
 use sluice_engine_sdk::wire::EngineId;
 
+use sluice_core::history::scope::Scope;
+
 use super::*;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Secrets};
@@ -70,13 +72,15 @@ impl Bench {
     }
 }
 
-fn key(conversation: u8) -> SessionKey {
-    SessionKey {
+fn key(conversation: u8) -> ConversationKey {
+    let scope = Scope {
         tenant: "t".to_owned(),
         model: "m".to_owned(),
-        endpoint: "/v1/chat/completions",
-        conversation: conversation.to_string(),
-    }
+        adapter: None,
+        salt: None,
+        endpoint: "/v1/chat/completions".into(),
+    };
+    ConversationKey::named(&Arc::new(scope), conversation.to_string())
 }
 
 /// Holds that were released, and policies that answer as they are told.
@@ -102,7 +106,7 @@ impl wheel::World for Told {
         self.now_ms.load(Ordering::Relaxed)
     }
 
-    fn asked(&self, _: &SessionKey, _: &KeptTurn, _: u64) -> Option<u32> {
+    fn asked(&self, _: &ConversationKey, _: &KeptTurn, _: u64) -> Option<u32> {
         u32::try_from(self.renews_for_ms.load(Ordering::Relaxed)).ok().filter(|for_ms| *for_ms > 0)
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sluice_core::default_policy;
 use sluice_core::facts::{self, Facts, Row};
+use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Due;
-use sluice_core::session::SessionKey;
 use sluice_core::verdict::Renewal;
 use sluice_engine_sdk::wire::TransferId;
 use sluice_transfer::node::NodeHandle;
@@ -55,7 +55,7 @@ pub(super) trait World: Holders {
     /// Of a clock that does not step.
     fn now_ms(&self) -> u64;
     /// For how many milliseconds more whoever decides wants a turn kept, if at all.
-    fn asked(&self, key: &SessionKey, turn: &KeptTurn, now_ms: u64) -> Option<u32>;
+    fn asked(&self, key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<u32>;
     /// Whether a hold lasts for so long from now.
     fn renewed(&self, hold: TransferId, for_ms: u64) -> impl Future<Output = bool> + Send;
 }
@@ -124,7 +124,7 @@ impl World for Here {
         millis(self.app.clock.elapsed())
     }
 
-    fn asked(&self, key: &SessionKey, turn: &KeptTurn, now_ms: u64) -> Option<u32> {
+    fn asked(&self, key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<u32> {
         asked(&self.app, key, turn, now_ms)
     }
 
@@ -143,7 +143,7 @@ impl World for Here {
 }
 
 /// Asks the policy of today whether a turn is kept on: for how long, in milliseconds.
-fn asked(app: &Arc<App>, key: &SessionKey, turn: &KeptTurn, now_ms: u64) -> Option<u32> {
+fn asked(app: &Arc<App>, key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<u32> {
     let generation = app.policies.generation();
     let policy = generation.named(&turn.policy).deciding.cloned();
     let answer = match (policy, lease_facts(app, key, turn, now_ms)) {
@@ -164,7 +164,7 @@ fn asked(app: &Arc<App>, key: &SessionKey, turn: &KeptTurn, now_ms: u64) -> Opti
     }
 }
 
-fn lease_facts(app: &Arc<App>, key: &SessionKey, turn: &KeptTurn, now_ms: u64) -> Option<facts::Lease> {
+fn lease_facts(app: &Arc<App>, key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<facts::Lease> {
     let table = turn.pool.table();
     let holder = table.workers.iter().position(|worker| worker.id == turn.holder.id)?;
     let session = app.sessions.get(key, now_ms).map(|session| {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sluice_core::facts::Row;
-use sluice_core::session::{PromptMark, Session, SessionKey};
+use sluice_core::history::chain::Chain;
+use sluice_core::history::scope::{ConversationKey, Scope};
+use sluice_core::session::{PromptMark, Session};
 use sluice_core::table::rows_without;
 use sluice_core::workload::Asked;
 use sluice_policy::{Bound, Generation};
@@ -53,7 +55,12 @@ pub(super) struct Call<'a> {
     pub priority: i32,
     /// What it takes of its tenant's tokens.
     pub tokens: Arc<TokenUse>,
-    pub session_key: Option<SessionKey>,
+    /// The conversation that its turn belongs to.
+    pub session_key: Option<ConversationKey>,
+    /// The conversation whose kept turns it may use: that one, but where the client edited its history.
+    pub reuse_key: Option<ConversationKey>,
+    /// Digests of its history, where its pool keeps turns.
+    pub chain: Option<Chain>,
     pub session: Option<Session>,
     /// Of the prompt, for the session; of no use without one.
     pub mark: PromptMark,
@@ -89,12 +96,12 @@ impl<'a> Call<'a> {
             limit.check(pool.config.max_model_len)?;
         }
         let tenant = caller.name.to_string();
-        let session_key = request.conversation.as_ref().map(|conversation| SessionKey {
-            tenant: tenant.clone(),
-            model: request.model.clone(),
-            endpoint: request.endpoint.path(),
-            conversation: conversation.clone(),
-        });
+        let session_key = request
+            .conversation
+            .as_ref()
+            .map(|conversation| ConversationKey::named(&Arc::new(scope(app, caller, request)), conversation));
+        let chain = session_key.as_ref().filter(|_| pool.config.mode.keeps_turns());
+        let chain = chain.and_then(|key| request.history(&key.scope).ok());
         let session = session_key.as_ref().and_then(|key| app.sessions.get(key, millis(arrival.at)));
         arrival.trail.note(|story, _| story.found(&pool.config, &tenant));
         let text = request.prompt_text();
@@ -123,7 +130,9 @@ impl<'a> Call<'a> {
             tenant,
             priority,
             tokens,
+            reuse_key: session_key.clone(),
             session_key,
+            chain,
             session,
             mark,
             continues_session,
@@ -175,6 +184,18 @@ impl<'a> Call<'a> {
             deadline: self.deadline,
             trail: &self.trail,
         }
+    }
+}
+
+/// What the request's conversation never crosses.
+fn scope(app: &App, caller: &Caller, request: &ClientRequest<'_>) -> Scope {
+    Scope {
+        tenant: caller.name.to_string(),
+        model: request.model.clone(),
+        // An adapter is a served model by a name of its own.
+        adapter: None,
+        salt: app.tenants.salt(caller, &request.model),
+        endpoint: request.endpoint.path().into(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use sluice_core::facts::{Facts, RequestFacts};
 use sluice_core::hash;
+use sluice_core::history::scope::Conversation;
 
 use super::call::{Call, prompt_tokens};
 use crate::clock::millis;
@@ -63,7 +64,12 @@ fn held(call: &Call<'_>) -> Option<(u64, u32, u64)> {
 /// The conversation's hash, or the prompt's beginning's: the same on every host and every attempt.
 fn seed(call: &Call<'_>, text: &[u8]) -> u64 {
     match &call.session_key {
-        Some(key) => hash::bytes(hash::bytes(0, key.tenant.as_bytes()), key.conversation.as_bytes()),
+        Some(key) => match &key.conversation {
+            Conversation::Named(name) => {
+                hash::bytes(hash::bytes(0, key.scope.tenant.as_bytes()), name.as_bytes())
+            }
+            Conversation::Derived(line) => hash::bytes(2, &line.0),
+        },
         None => hash::bytes(1, &text[..text.len().min(SEED_PROMPT_BYTES)]),
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use sluice_core::default_policy;
 use sluice_core::facts::{Facts, Finish, RequestFacts, Row, TurnEnd};
 use sluice_core::failure::Failure;
+use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Lease;
 use sluice_core::measure::transfer_overhead_ms;
-use sluice_core::session::{PromptMark, SessionKey, TurnRecord};
+use sluice_core::session::{PromptMark, TurnRecord};
 use sluice_core::verdict::{Keep, Retention, TransferMode};
 use sluice_transfer::node::NodeHandle;
 use sluice_transfer::protocol::Peer;
@@ -52,7 +53,7 @@ pub(super) struct Turn {
     kept: Option<Arc<HandleGuard>>,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
-    session_key: Option<SessionKey>,
+    session_key: Option<ConversationKey>,
     /// Of this turn, until it is known what becomes of it.
     hold: Option<TurnHold>,
     mark: PromptMark,

@@ -207,6 +207,11 @@ impl Tenants {
         written.map_or(urgency, |_| clamped.saturating_neg())
     }
 
+    /// What keeps the caller's cached prefixes apart from others', where engines get salts.
+    pub fn salt(&self, caller: &Caller, model: &str) -> Option<String> {
+        self.salt_secret.as_ref().map(|secret| cache_salt(secret, &caller.name, model))
+    }
+
     /// The members, as raw JSON, that only the host may set on what it sends to engines.
     pub fn marks(
         &self,
@@ -214,7 +219,7 @@ impl Tenants {
         model: &str,
         priority: Option<i32>,
     ) -> impl Iterator<Item = (&'static str, String)> {
-        let salt = self.salt_secret.as_ref().map(|secret| cache_salt(secret, &caller.name, model));
+        let salt = self.salt(caller, model);
         let written = priority.unwrap_or(0);
         let clamped = self.accounts[caller.account].clamped(written);
         // Engines without priority scheduling refuse any priority but 0: none is sent where none was asked for.
