@@ -85,6 +85,11 @@ impl Lease {
         self.ends_at_ms.min(self.asks_at_ms).min(self.grants_again_at_ms())
     }
 
+    /// When it is over, unless its policy lets it go on.
+    pub fn ends_at_ms(&self) -> u64 {
+        self.ends_at_ms
+    }
+
     /// How long the blocks are still good, in milliseconds.
     pub fn left_ms(&self, now_ms: u64) -> u64 {
         self.ends_at_ms.saturating_sub(now_ms)

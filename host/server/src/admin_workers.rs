@@ -58,9 +58,7 @@ fn carry_out(app: &App, request: &Request<Incoming>) -> Result<Response<Response
         Order::Drain => {
             pool.drain(worker);
             // It need not wait for conversations that may never go on.
-            if let Some(node) = &app.node {
-                app.kept.end_all_of(node, worker.id, KeptFate::Drained);
-            }
+            app.kept.end_all_of(app, worker.id, KeptFate::Drained);
         }
         Order::Undrain => pool.undrain(worker),
     }

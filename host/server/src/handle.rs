@@ -1,4 +1,8 @@
 //! The handle a prefill worker returns: where its KV blocks are, for the decode worker to fetch.
+//!
+//! A decode worker that keeps its turn returns one of the same members: see [`back`].
+
+pub mod back;
 
 use serde::Deserialize;
 
@@ -34,6 +38,7 @@ pub enum HandleError {
     Unusable(String),
 }
 
+/// What a handle must name, whoever holds the blocks.
 #[derive(Deserialize)]
 struct Fields {
     do_remote_prefill: bool,
@@ -55,32 +60,7 @@ impl Handle {
     /// vLLM 0.32 decode engine is checked for.
     pub fn from_answer(members: &Members<'_>) -> Result<Self, HandleError> {
         let json = members.get("kv_transfer_params").ok_or(HandleError::Absent)?.get();
-        if json.len() > HANDLE_BYTES_AT_MOST {
-            return Err(HandleError::Unusable(format!("{} bytes long", json.len())));
-        }
-        let fields: Fields =
-            serde_json::from_str(json).map_err(|error| HandleError::Unusable(error.to_string()))?;
-        if !fields.do_remote_prefill {
-            return Err(HandleError::Unusable("do_remote_prefill is false".to_owned()));
-        }
-        for (name, value) in [
-            ("remote_engine_id", &fields.remote_engine_id),
-            ("remote_request_id", &fields.remote_request_id),
-            ("remote_host", &fields.remote_host),
-        ] {
-            if value.is_empty() {
-                return Err(HandleError::Unusable(format!("{name} is empty")));
-            }
-        }
-        if fields.do_remote_decode {
-            return Err(HandleError::Unusable("do_remote_decode is true".to_owned()));
-        }
-        if !fields.remote_host.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(HandleError::Unusable("remote_host is no host".to_owned()));
-        }
-        if fields.remote_port == 0 || fields.remote_block_ids.is_empty() {
-            return Err(HandleError::Unusable("remote_port is 0 or remote_block_ids is empty".to_owned()));
-        }
+        let fields = Fields::read(json, For::Decode).map_err(HandleError::Unusable)?;
         Ok(Self {
             json: json.into(),
             tokens: fields.remote_num_tokens,
@@ -91,6 +71,51 @@ impl Handle {
     /// The JSON to forward, for one dispatch: [`crate::held`] sees to that.
     pub fn json(&self) -> &str {
         &self.json
+    }
+}
+
+/// Whose turn it is to fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum For {
+    Decode,
+    Prefill,
+}
+
+impl Fields {
+    /// Reads a handle and checks all whose absence is known to hang or end a vLLM 0.32 engine.
+    fn read(json: &str, whom: For) -> Result<Self, String> {
+        if json.len() > HANDLE_BYTES_AT_MOST {
+            return Err(format!("{} bytes long", json.len()));
+        }
+        let fields: Self = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let said =
+            ("do_remote_prefill", fields.do_remote_prefill, "do_remote_decode", fields.do_remote_decode);
+        let (wanted, is_wanted, other, is_other) = match whom {
+            For::Decode => said,
+            For::Prefill => (said.2, said.3, said.0, said.1),
+        };
+        if !is_wanted {
+            return Err(format!("{wanted} is false"));
+        }
+        for (name, value) in [
+            ("remote_engine_id", &fields.remote_engine_id),
+            ("remote_request_id", &fields.remote_request_id),
+            ("remote_host", &fields.remote_host),
+        ] {
+            if value.is_empty() {
+                return Err(format!("{name} is empty"));
+            }
+        }
+        if is_other {
+            return Err(format!("{other} is true"));
+        }
+        if !fields.remote_host.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("remote_host is no host".to_owned());
+        }
+        if fields.remote_port == 0 || fields.remote_block_ids.is_empty() {
+            return Err("remote_port is 0 or remote_block_ids is empty".to_owned());
+        }
+        Ok(fields)
     }
 }
 

@@ -1,8 +1,9 @@
-//! Ending a hold early: a prefill worker is told to free KV blocks that no decode worker will fetch.
+//! Ending a hold early: a worker is told to free KV blocks that nobody will fetch, be they a prefill worker's for decode, or
+//! a turn's that a decode worker keeps for the next one's prefill.
 //!
-//! vLLM has no request for it, but a decode engine that refuses a request before admission tells the holder named in
-//! its handle that the blocks are done with (seen on 0.32.0). So the handle is sent once, to a decode worker, in a
-//! request for a model that no engine serves. Where that cannot be done the blocks stay until their lease ends; both
+//! vLLM has no request for it, but an engine of the other side that refuses a request before admission tells the holder named in
+//! its handle that the blocks are done with (seen on 0.32.0). So the handle is sent once, to such a worker, in a
+//! request for a model that no engine serves. Where that cannot be done the blocks stay until their time is over; both
 //! are counted.
 
 use std::future::Future;
@@ -17,9 +18,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::app::App;
+use crate::clock::millis;
 use crate::fleet::{Pool, Worker};
-use crate::handle::Handle;
 use crate::held::{Blocks, Way};
+use crate::kept::{self, HeldTokens, KeptFate, KeptTurn, Place};
 use crate::pipeline::REQUEST_ID_HEADER;
 use crate::request::Endpoint;
 use crate::restarting::restarting;
@@ -44,12 +46,32 @@ const WORKERS_ASKED_AT_MOST: usize = 3;
 /// A model that no engine serves.
 const NO_MODEL: &str = "sluice-ends-a-hold";
 
+/// A hold to be ended.
+pub enum ToEnd {
+    /// Of a prefill worker.
+    Prefilled(Arc<Blocks>),
+    /// Of a decode worker.
+    Turn(Box<EndedTurn>),
+}
+
+/// A turn that a decode engine keeps by itself and nobody wants.
+pub struct EndedTurn {
+    /// Where it is.
+    pub place: Place,
+    /// The pool that it is of.
+    pub pool: Arc<Pool>,
+    /// Whose engine holds it.
+    pub holder: Arc<Worker>,
+    /// Counts it as kept by its holder until it is ended.
+    pub counted: Option<Arc<HeldTokens>>,
+}
+
 /// Where holds to end are put.
 #[derive(Debug, Clone)]
-pub struct Releases(mpsc::Sender<Arc<Blocks>>);
+pub struct Releases(mpsc::Sender<ToEnd>);
 
 /// Where they are taken from.
-pub type Waiting = mpsc::Receiver<Arc<Blocks>>;
+pub type Waiting = mpsc::Receiver<ToEnd>;
 
 /// A bounded queue.
 pub fn queue() -> (Releases, Waiting) {
@@ -60,9 +82,25 @@ pub fn queue() -> (Releases, Waiting) {
 impl Releases {
     /// Asks for a hold's end. Never waits.
     pub fn send(&self, blocks: Arc<Blocks>) {
-        if let Err(error) = self.0.try_send(blocks) {
-            error.into_inner().met(HandleFate::Unreleased);
+        if self.0.try_send(ToEnd::Prefilled(blocks.clone())).is_err() {
+            blocks.met(HandleFate::Unreleased);
         }
+    }
+
+    /// Asks for the end of a turn that was kept. Whether there is room for it.
+    pub fn end_turn(&self, turn: &KeptTurn) -> bool {
+        let kept::Blocks::Engine(engine) = &turn.blocks else { return true };
+        self.end(EndedTurn {
+            place: engine.place.clone(),
+            pool: turn.pool.clone(),
+            holder: turn.holder.clone(),
+            counted: Some(turn.counted.clone()),
+        })
+    }
+
+    /// Asks for the end of a turn. Whether there is room for it.
+    pub fn end(&self, turn: EndedTurn) -> bool {
+        self.0.try_send(ToEnd::Turn(Box::new(turn))).is_ok()
     }
 }
 
@@ -83,7 +121,7 @@ impl Releasing {
         tasks.spawn(restarting("release", telemetry, move || {
             let (app, waiting, stopped) = (app.clone(), waiting.clone(), stopped.clone());
             // One that starts anew goes on where the one before it failed.
-            async move { run(&mut *waiting.lock().await, stopped, |blocks| end(app.clone(), blocks)).await }
+            async move { run(&mut *waiting.lock().await, stopped, |to_end| end(app.clone(), to_end)).await }
         }));
         Self { tasks, stop }
     }
@@ -142,73 +180,127 @@ fn told(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-async fn end(app: Arc<App>, blocks: Arc<Blocks>) {
-    let pool = &blocks.pool;
+async fn end(app: Arc<App>, to_end: ToEnd) {
+    match to_end {
+        ToEnd::Prefilled(blocks) => end_prefilled(&app, &blocks).await,
+        ToEnd::Turn(turn) => end_turn(&app, *turn).await,
+    }
+}
+
+async fn end_prefilled(app: &App, blocks: &Blocks) {
     // What this host moves itself is given back without an engine's help.
     let Way::Handle(handle) = &blocks.way else { return };
-    let fate = match refused(&app, &blocks, handle).await {
+    let asked = Asked {
+        pool: &blocks.pool,
+        holder: &blocks.holder,
+        endpoint: blocks.endpoint,
+        role: Role::Decode,
+        handle: handle.json(),
+    };
+    let over = app.clock.elapsed() >= blocks.good_until();
+    let fate = match asked.refused(app, over).await {
         Ok(()) => {
             blocks.kept.over();
             HandleFate::Released
         }
         Err(why) => {
-            let key = format!("release {}", pool.config.name);
-            app.telemetry.warn_once(&key, || {
-                let name = &pool.config.name;
-                format!(
-                    "KV blocks of pool {name:?} that nobody will fetch stay until their lease ends: {why}"
-                )
-            });
+            asked.tell_unreleased(app, &why);
             HandleFate::Unreleased
         }
     };
     blocks.met(fate);
 }
 
-/// Asks decode workers in turn until one refuses. Only one that was not reached gives way to the next: any other has the
-/// handle.
-async fn refused(app: &App, blocks: &Blocks, handle: &Handle) -> Result<(), String> {
-    if app.clock.elapsed() >= blocks.good_until() {
-        return Err(format!("the lease on {:?} was over first", blocks.holder.name));
+async fn end_turn(app: &App, turn: EndedTurn) {
+    let place = &turn.place;
+    if turn.holder.seen().incarnation != place.incarnation {
+        // It went with its engine.
+        return;
     }
-    let pool = &blocks.pool;
-    let table = pool.table();
-    let gets_on = |worker: &&Arc<Worker>| pool.pairs.passes((blocks.holder.id, worker.id), pool.now_ms());
-    let decodes = table.workers.iter().filter(|worker| worker.role == Role::Decode).filter(gets_on);
-    let mut unreached = "no decode worker is up to tell it".to_owned();
-    for decode in decodes.take(WORKERS_ASKED_AT_MOST) {
-        let sent = app.upstream.send(
-            Method::POST,
-            &decode.url,
-            blocks.endpoint.path(),
-            body(blocks.endpoint, handle),
-            headers(app, pool),
-        );
-        return match timeout(REFUSED_WITHIN, sent).await {
-            Ok(Ok(response)) if response.status() == StatusCode::NOT_FOUND => Ok(()),
-            Ok(Ok(response)) => {
-                let status = response.status();
-                Err(format!("{:?} answered {status} to a model nobody serves, not 404", decode.name))
-            }
-            Ok(Err(error @ UpstreamError::Connect { .. })) => {
-                unreached = error.to_string();
-                continue;
-            }
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => {
-                Err(format!("{:?} did not answer within {} ms", decode.name, REFUSED_WITHIN.as_millis()))
-            }
-        };
+    let handle = place.handle.to_end();
+    let asked = Asked {
+        pool: &turn.pool,
+        holder: &turn.holder,
+        endpoint: place.endpoint,
+        role: Role::Prefill,
+        handle: &handle,
+    };
+    let over = millis(app.clock.elapsed()) >= place.usable_until_ms;
+    if let Err(why) = asked.refused(app, over).await {
+        asked.tell_unreleased(app, &why);
+        app.kept.count_in(&turn.pool, KeptFate::Unreleased);
     }
-    Err(unreached)
 }
 
-fn body(endpoint: Endpoint, handle: &Handle) -> String {
+/// Blocks whose holder is to be told, by whoever could have fetched them.
+struct Asked<'a> {
+    pool: &'a Pool,
+    holder: &'a Worker,
+    endpoint: Endpoint,
+    /// Of those who could.
+    role: Role,
+    /// For them to refuse.
+    handle: &'a str,
+}
+
+impl Asked<'_> {
+    /// Asks workers in turn until one refuses. Only one that was not reached gives way to the next: any other has the
+    /// handle.
+    async fn refused(&self, app: &App, is_over: bool) -> Result<(), String> {
+        let (pool, holder) = (self.pool, self.holder);
+        if is_over {
+            return Err(format!("the lease on {:?} was over first", holder.name));
+        }
+        let table = pool.table();
+        let pair = |worker: &Worker| match self.role {
+            Role::Prefill => (worker.id, holder.id),
+            Role::Decode | Role::Unified => (holder.id, worker.id),
+        };
+        let gets_on = |worker: &&Arc<Worker>| pool.pairs.passes(pair(worker), pool.now_ms());
+        let others = table.workers.iter().filter(|worker| worker.role == self.role).filter(gets_on);
+        let mut unreached = format!("no {} worker is up to tell it", self.role.name());
+        for other in others.take(WORKERS_ASKED_AT_MOST) {
+            let sent = app.upstream.send(
+                Method::POST,
+                &other.url,
+                self.endpoint.path(),
+                body(self.endpoint, self.handle),
+                headers(app, pool),
+            );
+            return match timeout(REFUSED_WITHIN, sent).await {
+                Ok(Ok(response)) if response.status() == StatusCode::NOT_FOUND => Ok(()),
+                Ok(Ok(response)) => {
+                    let status = response.status();
+                    Err(format!("{:?} answered {status} to a model nobody serves, not 404", other.name))
+                }
+                Ok(Err(error @ UpstreamError::Connect { .. })) => {
+                    unreached = error.to_string();
+                    continue;
+                }
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => {
+                    Err(format!("{:?} did not answer within {} ms", other.name, REFUSED_WITHIN.as_millis()))
+                }
+            };
+        }
+        Err(unreached)
+    }
+
+    fn tell_unreleased(&self, app: &App, why: &str) {
+        let (name, role) = (&self.pool.config.name, self.holder.role.name());
+        app.telemetry.warn_once(&format!("release {role} {name}"), || {
+            format!(
+                "KV blocks on {role} workers of pool {name:?} that nobody will fetch stay until their time is over: {why}"
+            )
+        });
+    }
+}
+
+fn body(endpoint: Endpoint, handle: &str) -> String {
     let prompt = match endpoint {
         Endpoint::Chat => r#""messages":[{"role":"user","content":"x"}]"#,
         Endpoint::Completions => r#""prompt":"x""#,
     };
-    let handle = handle.json();
     format!(r#"{{"model":"{NO_MODEL}",{prompt},"max_tokens":1,"kv_transfer_params":{handle}}}"#)
 }
 

@@ -106,7 +106,8 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     app.node = node.as_ref().map(|node| node.handle().clone());
     let app = Arc::new(app);
     let attachments = node.as_ref().map(|node| node.watch(&app));
-    let wheel = node.as_ref().map(|node| kept::wheel::turn(&app, node.handle()));
+    let keeps_turns = app.config.pools.iter().any(|pool| pool.mode.keeps_turns());
+    let wheel = keeps_turns.then(|| kept::wheel::turn(&app));
     let releasing = Releasing::start(app.clone(), holds);
     let code = serve(app, clients, operators, tls).await;
     releasing.finish().await;

@@ -77,6 +77,8 @@ pub struct Pool {
     sequences: Sequences,
     /// Written by the pool's KV watch alone.
     kv: ArcSwap<KvState>,
+    /// How often an engine of it began anew.
+    lives: AtomicU64,
     clock: Arc<dyn Clock>,
 }
 
@@ -89,6 +91,11 @@ impl Fleet {
         let by_model =
             pools.iter().enumerate().map(|(index, pool)| (pool.config.model.clone(), index)).collect();
         Self { pools, by_model }
+    }
+
+    /// Changes whenever an engine began anew.
+    pub fn lives(&self) -> u64 {
+        self.pools.iter().map(|pool| pool.lives.load(Ordering::Relaxed)).sum()
     }
 
     /// The pool that serves a model.
@@ -126,6 +133,7 @@ impl Pool {
             decisions: AtomicU64::new(0),
             sequences: Sequences::default(),
             kv: ArcSwap::default(),
+            lives: AtomicU64::new(0),
             clock,
         }
     }
@@ -165,6 +173,7 @@ impl Pool {
     /// An engine process started anew: what its breakers saw, and who holds blocks there, was before.
     fn began_anew(&self, worker: &Worker, seen: &mut Seen) {
         seen.incarnation = seen.incarnation.wrapping_add(1);
+        self.lives.fetch_add(1, Ordering::Relaxed);
         if !seen.breaker.is_closed() {
             tracing::info!(
                 pool = worker.pool,

@@ -4,8 +4,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::KeptTurn;
-
 /// What becomes of a kept turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptFate {
@@ -27,10 +25,16 @@ pub enum KeptFate {
     Crowded,
     /// Its holder drains.
     Drained,
+    /// It would have saved less than is worth fetching.
+    Withheld,
+    /// Its engine held it by itself, and it was not to be kept.
+    NotKept,
+    /// Its holder could not be told to let it go: it stays until its own time is over.
+    Unreleased,
 }
 
 impl KeptFate {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Kept,
         Self::Renewed,
         Self::Taken,
@@ -40,6 +44,9 @@ impl KeptFate {
         Self::Superseded,
         Self::Crowded,
         Self::Drained,
+        Self::Withheld,
+        Self::NotKept,
+        Self::Unreleased,
     ];
 
     fn name(self) -> &'static str {
@@ -53,6 +60,9 @@ impl KeptFate {
             Self::Superseded => "superseded",
             Self::Crowded => "crowded",
             Self::Drained => "drained",
+            Self::Withheld => "withheld",
+            Self::NotKept => "not_kept",
+            Self::Unreleased => "unreleased",
         }
     }
 }
@@ -62,18 +72,22 @@ type ByPool = Family<[(&'static str, String); 1], Counter>;
 /// Counters, by pool.
 pub(super) struct Counted {
     turns: Family<[(&'static str, String); 2], Counter>,
+    missed: Family<[(&'static str, String); 2], Counter>,
     reused: ByPool,
 }
 
 impl Counted {
     pub fn register(registry: &mut Registry, pools: &[String]) -> Self {
-        let (turns, reused) = (Family::default(), ByPool::default());
+        let (turns, missed, reused) = (Family::default(), Family::default(), ByPool::default());
         let help =
             "Turns whose KV decode engines keep for the next one: kept, and what became of them, by event";
         registry.register("kept_turns", help, Family::clone(&turns));
+        let help =
+            "Requests that got nothing of what was kept of their conversation, or not all of it, by reason";
+        registry.register("kept_turn_misses", help, Family::clone(&missed));
         let help = "Prompt tokens that came from kept turns instead of being computed";
         registry.register("reused_tokens", help, reused.clone());
-        let counted = Self { turns, reused };
+        let counted = Self { turns, missed, reused };
         for pool in pools {
             KeptFate::ALL.into_iter().for_each(|fate| drop(counted.of(pool, fate)));
             drop(counted.reused.get_or_create(&[("pool", pool.clone())]));
@@ -85,8 +99,12 @@ impl Counted {
         self.turns.get_or_create_owned(&[("pool", pool.to_owned()), ("event", fate.name().to_owned())])
     }
 
-    pub fn count(&self, turn: &KeptTurn, fate: KeptFate) {
-        self.of(&turn.pool.config.name, fate).inc();
+    pub fn count(&self, pool: &str, fate: KeptFate) {
+        self.of(pool, fate).inc();
+    }
+
+    pub fn missed(&self, pool: &str, why: &'static str) {
+        self.missed.get_or_create_owned(&[("pool", pool.to_owned()), ("reason", why.to_owned())]).inc();
     }
 
     pub fn reused(&self, pool: &str, tokens: u32) {

@@ -1,12 +1,16 @@
 //! Turns whose KV a decode engine keeps for the next turn of their conversation, so that its prefill gets it instead of
-//! computing it. In pools whose KV this host moves.
+//! computing it. In pools whose KV this host moves, and in bidirectional ones, whose engines do.
 //!
-//! A decode leg that may be kept names a hold ([`TurnHold`]). When its answer is whole, `retain` is asked; what it keeps
-//! is a [`KeptTurn`] here, one for each conversation. The next turn takes it out, once, for its prefill leg ([`Reuse`]);
-//! what may come of it the engines prove ([`sluice_engine_sdk::wire::Proof`]). The wheel ([`wheel`]) asks `heartbeat`
-//! when it is due, and ends what is over. The transfer core owns the holds; here is only what this host wants of them.
+//! A decode leg that may be kept names a hold ([`TurnHold`]), or its engine tells of one in its answer. When that is whole,
+//! `retain` is asked; what it keeps is a [`KeptTurn`] here, a few for each conversation. The next turn looks for the best
+//! ([`found`]) and takes it out, once, for its prefill leg. What may come of it is proven: by the engines, whose KV this host
+//! moves ([`sluice_engine_sdk::wire::Proof`]), and by token ids of engines that move it themselves
+//! ([`sluice_core::history::guard`]). The wheel ([`wheel`]) asks `heartbeat` when it is due, and ends what is over. The
+//! holds are the transfer core's or the engines'; here is only what this host wants of them.
 
+mod blocks;
 mod figures;
+pub mod found;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -16,15 +20,16 @@ pub mod wheel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_core::facts::RequestFacts;
+use sluice_core::history::Digest;
+use sluice_core::history::chain::Chain;
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Lease;
-use sluice_engine_sdk::wire::TransferId;
-use sluice_transfer::node::NodeHandle;
-use sluice_transfer::protocol::Peer;
 use tokio::sync::Notify;
 
+use crate::app::App;
 use crate::fleet::{HandleGuard, Pool, Worker};
 use crate::telemetry::metrics::Metrics;
+pub use blocks::{Blocks, EngineTurn, Hosted, Place};
 use figures::Counted;
 pub use figures::KeptFate;
 use table::Table;
@@ -33,39 +38,65 @@ pub use turn_hold::{Reuse, TurnHold};
 /// A conversation's KV, kept by a decode engine. A copy is for looking at: each turn is ended once, by who took it out.
 #[derive(Clone)]
 pub struct KeptTurn {
-    /// The hold's name.
-    pub transfer: TransferId,
+    /// What leads to its blocks.
+    pub blocks: Blocks,
     /// Whose engine holds it.
     pub holder: Arc<Worker>,
-    /// The engine's name on the link.
-    pub engine: String,
-    /// Which life of the engine holds it: with that it is gone.
-    pub life: Peer,
     /// Tokens held.
     pub tokens: u32,
     /// For how long.
     pub lease: Lease,
+    /// The end of its request's history; requests that continue it have it in theirs.
+    pub mark: Option<Digest>,
     /// Who is asked about it.
-    pub policy: String,
+    pub policy: Arc<str>,
     /// The pool that it is of.
     pub pool: Arc<Pool>,
     /// As its turn was.
-    pub request: RequestFacts,
+    pub request: Arc<RequestFacts>,
     /// As its turn had it.
     pub seed: u64,
     /// Counts it as kept by its holder.
     pub counted: Arc<HeldTokens>,
 }
 
-/// Who holds the blocks of kept turns.
-pub trait Holders {
-    /// Nobody wants a hold any more. Where that cannot be said, it ends with its lease.
-    fn release(&self, hold: TransferId);
+impl KeptTurn {
+    /// Whether a later turn with this history holds all that could be used of this one.
+    fn is_superseded_by(&self, later: &Self, chain: Option<&Chain>) -> bool {
+        if let (Blocks::Engine(one), Blocks::Engine(other)) = (&self.blocks, &later.blocks) {
+            return one.held.is_in(&other.held);
+        }
+        self.is_before(chain)
+    }
+
+    /// Whether a request with this history goes on where this turn's ended. One that was only asked again does not: both answers
+    /// may be continued. Of whom it is not known, it is believed.
+    fn is_before(&self, chain: Option<&Chain>) -> bool {
+        let (Some(mark), Some(chain)) = (self.mark, chain) else { return true };
+        mark != chain.mark() && chain.digests().contains(&mark)
+    }
 }
 
-impl Holders for NodeHandle {
-    fn release(&self, hold: TransferId) {
-        let _ = Self::release(self, hold);
+/// Who holds the blocks of kept turns.
+pub trait Holders {
+    /// Nobody wants a turn any more. Where that cannot be said, it ends with its lease.
+    fn release(&self, turn: &KeptTurn);
+}
+
+impl Holders for App {
+    fn release(&self, turn: &KeptTurn) {
+        match &turn.blocks {
+            Blocks::Hosted(hosted) => {
+                if let Some(node) = &self.node {
+                    let _ = node.release(hosted.transfer);
+                }
+            }
+            Blocks::Engine(_) => {
+                if !self.releases.end_turn(turn) {
+                    self.kept.count_in(&turn.pool, KeptFate::Unreleased);
+                }
+            }
+        }
     }
 }
 
@@ -106,41 +137,45 @@ impl KeptTurns {
         Self { table: Mutex::default(), changed: Notify::new(), counted }
     }
 
-    /// Keeps a turn. The one before it in its conversation ends, and the longest idle where there are too many.
-    pub fn keep(&self, holders: &impl Holders, key: ConversationKey, turn: KeptTurn) {
-        self.counted.count(&turn, KeptFate::Kept);
-        let ended = self.table().put(key, turn);
+    /// Keeps a turn, of a request with this history. Those that it holds as well end, and the oldest where there are too many.
+    pub fn keep(&self, holders: &impl Holders, key: ConversationKey, turn: KeptTurn, chain: Option<&Chain>) {
+        self.count(&turn, KeptFate::Kept);
+        let ended = self.table().put(key, turn, |before, turn| before.is_superseded_by(turn, chain));
         ended.into_iter().for_each(|(turn, fate)| self.end(holders, turn, fate));
         self.changed.notify_one();
     }
 
-    /// Lets the longest idle turns of a worker go until it holds `tokens` fewer, or none.
+    /// A turn of a conversation ended that is not kept: what it went on from is of no use any more.
+    pub fn went_on(&self, holders: &impl Holders, key: &ConversationKey, chain: Option<&Chain>) {
+        let ended = self.table().take_of(key, |turn| turn.is_before(chain));
+        ended.into_iter().for_each(|turn| self.end(holders, turn, KeptFate::Superseded));
+    }
+
+    /// Lets turns of a worker go until it holds `tokens` fewer, or none: first those that would end first, which is the order
+    /// that their policies gave them.
     pub fn make_room(&self, holders: &impl Holders, holder: u64, tokens: u64) {
         let mut missing = tokens;
         while missing > 0 {
-            let Some(turn) = self.table().take_oldest(|turn| turn.holder.id == holder) else { break };
+            let Some(turn) = self.table().take_first_to_end(|turn| turn.holder.id == holder) else { break };
             missing = missing.saturating_sub(turn.tokens.into());
             self.end(holders, turn, KeptFate::Crowded);
         }
     }
 
-    /// What is kept of a conversation, for those who decide: whose it is, how many tokens, for how long in milliseconds.
-    pub fn look(&self, key: &ConversationKey, now_ms: u64) -> Option<(u64, u32, u64)> {
-        let table = self.table();
-        let turn = table.get(key)?;
-        Some((turn.holder.id, turn.tokens, turn.lease.left_ms(now_ms)))
+    /// Copies of what is kept of a conversation, each with the number to take it by, the oldest first.
+    pub fn of(&self, key: &ConversationKey) -> Vec<(u64, KeptTurn)> {
+        self.table().of(key)
     }
 
-    /// Takes a conversation's turn out for its next one: nobody else gets it.
-    pub fn take(&self, key: &ConversationKey) -> Option<KeptTurn> {
-        self.table().take(key)
+    /// Takes this very turn out for a request: nobody else gets it. `None` if somebody has, or it ended.
+    pub fn take(&self, key: &ConversationKey, number: u64) -> Option<KeptTurn> {
+        self.table().take_this(key, number)
     }
 
-    /// A conversation went on elsewhere, or its turn was not kept: what was kept before is of no use.
+    /// Ends all that is kept of a conversation.
     pub fn end_of(&self, holders: &impl Holders, key: &ConversationKey, fate: KeptFate) {
-        if let Some(turn) = self.take(key) {
-            self.end(holders, turn, fate);
-        }
+        let ended = self.table().take_of(key, |_| true);
+        ended.into_iter().for_each(|turn| self.end(holders, turn, fate));
     }
 
     /// Ends all that a worker keeps.
@@ -151,19 +186,32 @@ impl KeptTurns {
 
     /// Ends all that went with its engine.
     pub fn end_lost(&self, holders: &impl Holders) {
-        let turns = self.table().take_all(|turn| turn.holder.life() != Some(turn.life));
+        let turns = self.table().take_all(|turn| turn.blocks.are_lost(&turn.holder));
         turns.into_iter().for_each(|turn| self.end(holders, turn, KeptFate::Lost));
     }
 
     /// Ends a turn that was taken out.
     pub fn end(&self, holders: &impl Holders, turn: KeptTurn, fate: KeptFate) {
-        holders.release(turn.transfer);
-        self.counted.count(&turn, fate);
+        // What is lost was its engine's, which is no more, or does not know it any more.
+        if fate != KeptFate::Lost || matches!(turn.blocks, Blocks::Hosted(_)) {
+            holders.release(&turn);
+        }
+        self.count(&turn, fate);
     }
 
     /// Counts what became of a turn that is not ended by that.
     pub fn count(&self, turn: &KeptTurn, fate: KeptFate) {
-        self.counted.count(turn, fate);
+        self.count_in(&turn.pool, fate);
+    }
+
+    /// Counts what became of a turn of a pool.
+    pub fn count_in(&self, pool: &Pool, fate: KeptFate) {
+        self.counted.count(&pool.config.name, fate);
+    }
+
+    /// Counts why a request got nothing of what was kept, or not all of it.
+    pub fn missed(&self, pool: &str, why: &'static str) {
+        self.counted.missed(pool, why);
     }
 
     /// Tokens of a prompt came from a kept turn.

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 use sluice_core::testing;
 use sluice_core::verdict::Keep;
-use sluice_engine_sdk::wire::EngineId;
+use sluice_engine_sdk::wire::{EngineId, TransferId};
+use sluice_transfer::protocol::Peer;
 
 use sluice_core::history::scope::Scope;
 
@@ -51,15 +52,18 @@ impl Bench {
         let holder = self.decode(holder);
         let tokens = 10 + number as u32;
         KeptTurn {
-            transfer: TransferId(number.into()),
+            blocks: Blocks::Hosted(Hosted {
+                transfer: TransferId(number.into()),
+                engine: holder.name.clone(),
+                life: Peer { engine: EngineId::of_name(&holder.name), incarnation: 1 },
+            }),
             holder: holder.clone(),
-            engine: holder.name.clone(),
-            life: Peer { engine: EngineId::of_name(&holder.name), incarnation: 1 },
             tokens,
             lease: Lease::new(keep, now_ms),
-            policy: "p".to_owned(),
+            mark: None,
+            policy: "p".into(),
             pool: self.pool.clone(),
-            request: testing::table(&[]).request,
+            request: testing::table(&[]).request.into(),
             seed: 0,
             counted: Arc::new(HeldTokens::new(holder, tokens, holder.hold_handle(&self.clock, 0))),
         }
@@ -83,6 +87,19 @@ fn key(conversation: u8) -> ConversationKey {
     ConversationKey::named(&Arc::new(scope), conversation.to_string())
 }
 
+fn hold(blocks: &Blocks) -> u128 {
+    match blocks {
+        Blocks::Hosted(hosted) => hosted.transfer.0,
+        Blocks::Engine(_) => panic!("of another kind"),
+    }
+}
+
+/// Takes what a conversation would be given.
+fn take(kept: &KeptTurns, key: &ConversationKey) -> Option<KeptTurn> {
+    let found = kept.of_history(key, None, 0)?;
+    kept.take(key, found.number)
+}
+
 /// Holds that were released, and policies that answer as they are told.
 #[derive(Default)]
 struct Told {
@@ -96,8 +113,8 @@ struct Told {
 }
 
 impl Holders for Told {
-    fn release(&self, hold: TransferId) {
-        self.released.lock().expect("no panic").push(hold.0);
+    fn release(&self, turn: &KeptTurn) {
+        self.released.lock().expect("no panic").push(hold(&turn.blocks));
     }
 }
 
@@ -110,11 +127,11 @@ impl wheel::World for Told {
         u32::try_from(self.renews_for_ms.load(Ordering::Relaxed)).ok().filter(|for_ms| *for_ms > 0)
     }
 
-    async fn renewed(&self, hold: TransferId, for_ms: u64) -> bool {
+    async fn renewed(&self, blocks: &Blocks, for_ms: u64) -> bool {
         // Others have their turn while the holder is asked.
         tokio::task::yield_now().await;
-        self.renewed.lock().expect("no panic").push((hold.0, for_ms));
-        !self.lost.lock().expect("no panic").contains(&hold.0)
+        self.renewed.lock().expect("no panic").push((hold(blocks), for_ms));
+        !self.lost.lock().expect("no panic").contains(&hold(blocks))
     }
 }
 
@@ -213,7 +230,7 @@ proptest! {
     fn turns_are_kept_as_long_as_they_must_be(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let (bench, told, mut model) = (Bench::new(), Told::default(), Model::default());
-        let kept = KeptTurns { table: Table::of(AT_MOST).into(), ..KeptTurns::new(&Metrics::default(), &[]) };
+        let kept = KeptTurns { table: Table::bounded(AT_MOST).into(), ..KeptTurns::new(&Metrics::default(), &[]) };
         let mut number = 0;
         for step in steps {
             let now_ms = told.now_ms.load(Ordering::Relaxed);
@@ -224,10 +241,10 @@ proptest! {
                     model.end_oldest_beyond(AT_MOST);
                     let lease = Lease::new(keep, now_ms);
                     model.turns.insert(conversation, Modelled { number, holder, lease });
-                    kept.keep(&told, key(conversation), bench.turn(number, holder, keep, now_ms));
+                    kept.keep(&told, key(conversation), bench.turn(number, holder, keep, now_ms), None);
                 }
                 Step::Take(conversation) => {
-                    let taken = kept.take(&key(conversation)).map(|turn| turn.transfer.0);
+                    let taken = take(&kept, &key(conversation)).map(|turn| hold(&turn.blocks));
                     let expected = model.turns.remove(&conversation).map(|turn| u128::from(turn.number));
                     prop_assert_eq!(taken, expected);
                 }
@@ -263,8 +280,9 @@ proptest! {
             prop_assert_eq!(kept.size(), (model.turns.len(), tokens));
             prop_assert_eq!(bench.held(), (tokens, model.turns.len() as u32));
             for (conversation, turn) in &model.turns {
-                let looked_at = kept.look(&key(*conversation), 0).map(|(holder, tokens, _)| (holder, tokens));
-                prop_assert_eq!(looked_at, Some((bench.decode(turn.holder).id, 10 + turn.number as u32)));
+                let all = kept.of(&key(*conversation));
+                let all: Vec<_> = all.iter().map(|(_, turn)| (turn.holder.id, turn.tokens)).collect();
+                prop_assert_eq!(all, [(bench.decode(turn.holder).id, 10 + turn.number as u32)]);
             }
         }
     }
@@ -277,15 +295,15 @@ async fn a_turn_that_is_looked_after_is_to_be_had() {
     for (what, left) in [("nothing", 1), ("taken", 0), ("drained", 0), ("not kept", 0), ("kept anew", 1)] {
         let (bench, told) = (Bench::new(), Told::default());
         let kept = KeptTurns::new(&Metrics::default(), &[]);
-        kept.keep(&told, key(1), bench.turn(1, 0, KEEP, 0));
+        kept.keep(&told, key(1), bench.turn(1, 0, KEEP, 0), None);
         told.renews_for_ms.store(30_000, Ordering::Relaxed);
         told.now_ms.store(1_000, Ordering::Relaxed);
         let meanwhile = async {
             match what {
-                "taken" => assert!(kept.take(&key(1)).is_some()),
+                "taken" => assert!(take(&kept, &key(1)).is_some()),
                 "drained" => kept.end_all_of(&told, bench.decode(0).id, KeptFate::Drained),
                 "not kept" => kept.end_of(&told, &key(1), KeptFate::Superseded),
-                "kept anew" => kept.keep(&told, key(1), bench.turn(2, 1, KEEP, 1_000)),
+                "kept anew" => kept.keep(&told, key(1), bench.turn(2, 1, KEEP, 1_000), None),
                 _ => {}
             }
         };
@@ -312,15 +330,81 @@ fn turns_go_with_the_life_of_their_engine() {
         holder.seen().attachment = Attachment::Attached(engine.into());
         peer
     };
+    let turn = |number, life| {
+        let mut turn = bench.turn(number, 0, KEEP, 0);
+        if let Blocks::Hosted(hosted) = &mut turn.blocks {
+            hosted.life = life;
+        }
+        turn
+    };
     let life = lives(1);
-    kept.keep(&told, key(1), KeptTurn { life, ..bench.turn(1, 0, KEEP, 0) });
+    kept.keep(&told, key(1), turn(1, life), None);
     kept.end_lost(&told);
     assert_eq!(kept.size().0, 1);
     let life = lives(2);
-    kept.keep(&told, key(2), KeptTurn { life, ..bench.turn(2, 0, KEEP, 0) });
+    kept.keep(&told, key(2), turn(2, life), None);
     kept.end_lost(&told);
     assert_eq!(*told.released.lock().expect("no panic"), [1]);
     bench.decode(0).seen().attachment = Attachment::Missing;
     kept.end_lost(&told);
     assert_eq!((kept.size(), bench.held()), ((0, 0), (0, 0)));
+}
+
+/// Branches of a conversation: what a later turn goes on from ends, what was asked again and what went another way stays, few at
+/// a time.
+#[test]
+fn branches_are_kept_and_found_by_their_history() {
+    const KEEP: Keep = Keep { ttl_ms: 30_000, heartbeat_ms: None };
+    let (bench, told) = (Bench::new(), Told::default());
+    let kept = KeptTurns::new(&Metrics::default(), &[]);
+    let key = key(1);
+    let chain = |messages: &[&str]| {
+        let messages = messages.iter().map(|text| format!(r#"{{"role":"user","content":"{text}"}}"#));
+        let messages: Vec<_> = messages.collect();
+        let messages = messages.iter().map(|message| message.as_bytes());
+        Chain::of_messages(&key.scope, messages).expect("a chain")
+    };
+    let keep = |number: u64, messages: &[&str]| {
+        let chain = chain(messages);
+        let turn = KeptTurn { mark: Some(chain.mark()), ..bench.turn(number, 0, KEEP, 0) };
+        kept.keep(&told, key.clone(), turn, Some(&chain));
+    };
+    let found = |messages: &[&str]| {
+        let found = kept.of_history(&key, Some(&chain(messages)), 0).expect("something is kept");
+        let of: BTreeMap<_, _> = kept.of(&key).into_iter().collect();
+        (hold(&of[&found.number].blocks), found.tokens)
+    };
+    let released = || told.released.lock().expect("no panic").clone();
+    keep(1, &["a"]);
+    keep(2, &["a"]);
+    assert_eq!(released(), [], "asked again: both may be continued");
+    assert_eq!(found(&["a", "x", "b"]), (2, 12), "the newest of equals");
+    keep(3, &["a", "x", "b"]);
+    assert_eq!(released(), [1, 2], "it went on from them");
+    keep(4, &["a", "y", "c"]);
+    assert_eq!(released(), [1, 2], "another branch");
+    assert_eq!((found(&["a", "x", "b", "z", "d"]), found(&["a", "y", "c", "z", "d"])), ((3, 13), (4, 14)));
+    assert_eq!(found(&["other"]), (4, 0), "the engines find out what is true of it");
+    kept.went_on(&told, &key, Some(&chain(&["a", "y", "c", "z", "d"])));
+    assert_eq!(released(), [1, 2, 4]);
+    for (number, text) in [(5, "e"), (6, "f"), (7, "g"), (8, "h")] {
+        keep(number, &[text]);
+    }
+    assert_eq!(released(), [1, 2, 4, 3], "the oldest of too many");
+    kept.end_of(&told, &key, KeptFate::Released);
+    assert_eq!((kept.size(), bench.held()), ((0, 0), (0, 0)));
+}
+
+/// Room is made by those that would end first.
+#[test]
+fn who_would_end_first_makes_room() {
+    let (bench, told) = (Bench::new(), Told::default());
+    let kept = KeptTurns::new(&Metrics::default(), &[]);
+    for (number, ttl_ms) in [(1, 30_000), (2, 10_000), (3, 20_000)] {
+        let keep = Keep { ttl_ms, heartbeat_ms: None };
+        kept.keep(&told, key(number as u8), bench.turn(number, 0, keep, 0), None);
+    }
+    kept.make_room(&told, bench.decode(1).id, 1);
+    kept.make_room(&told, bench.decode(0).id, 13);
+    assert_eq!(*told.released.lock().expect("no panic"), [2, 3]);
 }

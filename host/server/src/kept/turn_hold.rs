@@ -9,7 +9,7 @@ use sluice_engine_sdk::wire::{Direction, Extent, TransferId, Verb};
 use sluice_transfer::node::{HeldBlocks, NodeHandle};
 use sluice_transfer::protocol::limits::MAX_WAIT_MS;
 
-use super::{HeldTokens, KeptFate, KeptTurn};
+use super::{Blocks, HeldTokens, KeptFate, KeptTurn};
 use crate::app::App;
 use crate::clock::millis;
 use crate::config::HOLD_MARGIN_MS;
@@ -93,12 +93,13 @@ impl Reuse {
         threshold_tokens: u32,
     ) -> Option<Self> {
         let left_ms = turn.lease.left_ms(millis(app.clock.elapsed()));
-        let Some(HeldBlocks { extent, .. }) = node.hold(turn.transfer) else {
-            app.kept.end(node, turn, KeptFate::Lost);
+        let Blocks::Hosted(hosted) = turn.blocks.clone() else { return None };
+        let Some(HeldBlocks { extent, .. }) = node.hold(hosted.transfer) else {
+            app.kept.end(&**app, turn, KeptFate::Lost);
             return None;
         };
         if left_ms <= HOLD_MARGIN_MS {
-            app.kept.end(node, turn, KeptFate::Expired);
+            app.kept.end(&**app, turn, KeptFate::Expired);
             return None;
         }
         app.kept.count(&turn, KeptFate::Taken);
@@ -106,7 +107,8 @@ impl Reuse {
             TransferMode::Pull => Verb::Read,
             TransferMode::Push => Verb::Write,
         };
-        let KeptTurn { transfer, engine, pool, counted, .. } = turn;
+        let KeptTurn { pool, counted, .. } = turn;
+        let (transfer, engine) = (hosted.transfer, hosted.engine);
         let counted = Mutex::new(Some(counted));
         let (app, node) = (app.clone(), node.clone());
         Some(Self { app, node, transfer, engine, pool, counted, extent, verb, threshold_tokens })

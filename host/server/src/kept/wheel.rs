@@ -9,12 +9,10 @@ use sluice_core::facts::{self, Facts, Row};
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Due;
 use sluice_core::verdict::Renewal;
-use sluice_engine_sdk::wire::TransferId;
-use sluice_transfer::node::NodeHandle;
 use tokio::task::JoinSet;
 
 use super::table::DueTurn;
-use super::{Holders, KeptFate, KeptTurn, KeptTurns};
+use super::{Blocks, Holders, KeptFate, KeptTurn, KeptTurns};
 use crate::app::App;
 use crate::clock::millis;
 use crate::config::HOLD_MARGIN_MS;
@@ -28,14 +26,20 @@ const SLEEP_AT_MOST: Duration = Duration::from_secs(1);
 const LOOKED_AFTER_AT_ONCE: usize = 64;
 
 /// Turns it, until the set is dropped.
-pub fn turn(app: &Arc<App>, node: &NodeHandle) -> JoinSet<()> {
-    let (app, node, telemetry) = (app.clone(), node.clone(), app.telemetry.clone());
+pub fn turn(app: &Arc<App>) -> JoinSet<()> {
+    let (app, telemetry) = (app.clone(), app.telemetry.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(restarting("kept_turns", telemetry, move || {
-        let here = Here { app: app.clone(), node: node.clone() };
+        let here = Here { app: app.clone() };
         async move {
             let kept = &here.app.kept;
+            let mut lives = 0;
             loop {
+                let lives_now = here.app.fleet.lives();
+                if std::mem::replace(&mut lives, lives_now) != lives_now {
+                    // What is gone with its engine takes no room from what its next life keeps.
+                    kept.end_lost(&*here.app);
+                }
                 let next_ms = look(kept, &here).await;
                 let now_ms = here.now_ms();
                 let rest = next_ms
@@ -56,8 +60,8 @@ pub(super) trait World: Holders {
     fn now_ms(&self) -> u64;
     /// For how many milliseconds more whoever decides wants a turn kept, if at all.
     fn asked(&self, key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<u32>;
-    /// Whether a hold lasts for so long from now.
-    fn renewed(&self, hold: TransferId, for_ms: u64) -> impl Future<Output = bool> + Send;
+    /// Whether blocks are held for so long from now.
+    fn renewed(&self, blocks: &Blocks, for_ms: u64) -> impl Future<Output = bool> + Send;
 }
 
 /// Looks after all that is due; when it is to be done next.
@@ -76,7 +80,7 @@ pub(super) async fn look(kept: &KeptTurns, world: &impl World) -> Option<u64> {
 /// The turn stays in its place meanwhile: the next turn of its conversation may have it, and an order to drain finds it.
 async fn look_after(kept: &KeptTurns, world: &impl World, due: DueTurn, now_ms: u64) {
     let DueTurn { key, number, turn } = due;
-    let (hold, mut lease) = (turn.transfer, turn.lease);
+    let (blocks, mut lease) = (turn.blocks.clone(), turn.lease);
     let end = |fate| {
         let turn = kept.table().take_this(&key, number);
         turn.into_iter().for_each(|turn| kept.end(world, turn, fate));
@@ -87,7 +91,9 @@ async fn look_after(kept: &KeptTurns, world: &impl World, due: DueTurn, now_ms: 
         Due::Grant(grant_ms) => grant_ms,
         Due::Ask => match world.asked(&key, &turn, now_ms) {
             Some(for_ms) => {
-                lease.renewed(for_ms, now_ms);
+                // No longer than its engine's own time for it.
+                let most_ms = blocks.usable_until_ms().saturating_sub(now_ms);
+                lease.renewed(clamped(u64::from(for_ms).min(most_ms)), now_ms);
                 kept.count(&turn, KeptFate::Renewed);
                 lease.grant_ms(now_ms)
             }
@@ -100,7 +106,7 @@ async fn look_after(kept: &KeptTurns, world: &impl World, due: DueTurn, now_ms: 
         // No reader would begin any more.
         return end(KeptFate::Expired);
     }
-    if !world.renewed(hold, grant_ms).await {
+    if !world.renewed(&blocks, grant_ms).await {
         return end(KeptFate::Lost);
     }
     lease.granted(grant_ms, now_ms);
@@ -110,12 +116,11 @@ async fn look_after(kept: &KeptTurns, world: &impl World, due: DueTurn, now_ms: 
 /// This host.
 struct Here {
     app: Arc<App>,
-    node: NodeHandle,
 }
 
 impl Holders for Here {
-    fn release(&self, hold: TransferId) {
-        Holders::release(&self.node, hold);
+    fn release(&self, turn: &KeptTurn) {
+        Holders::release(&*self.app, turn);
     }
 }
 
@@ -128,8 +133,14 @@ impl World for Here {
         asked(&self.app, key, turn, now_ms)
     }
 
-    async fn renewed(&self, hold: TransferId, for_ms: u64) -> bool {
-        match self.node.renew(hold, Some(for_ms)) {
+    async fn renewed(&self, blocks: &Blocks, for_ms: u64) -> bool {
+        let (hosted, node) = match (blocks, &self.app.node) {
+            (Blocks::Hosted(hosted), Some(node)) => (hosted, node),
+            (Blocks::Hosted(_), None) => return false,
+            // An engine's own time goes on by itself, and the lease is within it.
+            (Blocks::Engine(_), _) => return true,
+        };
+        match node.renew(hosted.transfer, Some(for_ms)) {
             Ok(Some(answer)) => matches!(answer.await, Ok(Ok(_))),
             Ok(None) => false,
             Err(error) => {
@@ -177,7 +188,7 @@ fn lease_facts(app: &Arc<App>, key: &ConversationKey, turn: &KeptTurn, now_ms: u
         sequence: 0,
         block_tokens: turn.pool.config.block_tokens,
         kv_bytes_per_token: turn.pool.kv_bytes_per_token(&table),
-        request: turn.request.clone(),
+        request: (*turn.request).clone(),
         session,
         fleet: table.fleet.clone(),
         load: table.load(),

@@ -153,7 +153,7 @@ fn take_in(node: &NodeHandle, app: &App) {
         }
     }
     // What is gone with its engine takes no room from what its next life keeps.
-    app.kept.end_lost(node);
+    app.kept.end_lost(app);
     let is_known = |name: &str| {
         let mut workers = app.fleet.pools().iter().flat_map(|pool| &pool.workers);
         workers.any(|worker| worker.engine.as_deref() == Some(name))

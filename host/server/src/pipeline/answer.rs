@@ -17,6 +17,7 @@ use super::dispatch;
 use super::refusal::{refusal, status_in_error, told};
 use super::relay::Relay;
 use super::stream_start::{self, Opened, Unopened};
+use super::told::Told;
 use super::turn::{AnswerEnd, Turn};
 use crate::fleet::Leg;
 use crate::http::body::{ResponseBody, whole_with_place};
@@ -87,7 +88,7 @@ pub(super) async fn pass_on(
         .await
         .map_err(|undone| dispatch::short(&mut turn.leg, undone.to_string()))?
         .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
-    turn.finish(end, record);
+    turn.finish(end, Told::default(), record);
     let mut response = json_response(StatusCode::OK, Bytes::new());
     *response.body_mut() = whole_with_place(bytes, record.take_place());
     Ok(response)

@@ -1,6 +1,7 @@
 //! What stays the same over all attempts at one request.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -21,6 +22,7 @@ use crate::clock::millis;
 use crate::fleet::{Pool, Table};
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
+use crate::kept::found::Found;
 use crate::request::ClientRequest;
 use crate::telemetry::trail::Trail;
 use crate::tenants::{Caller, TokenUse};
@@ -60,7 +62,13 @@ pub(super) struct Call<'a> {
     /// The conversation whose kept turns it may use: that one, but where the client edited its history.
     pub reuse_key: Option<ConversationKey>,
     /// Digests of its history, where its pool keeps turns.
-    pub chain: Option<Chain>,
+    pub chain: Option<Arc<Chain>>,
+    /// What is kept for it, and how much of that it may use.
+    pub found: Option<Found>,
+    /// Whether an attempt has taken that.
+    pub found_taken: AtomicBool,
+    /// The prompt's tokens, where somebody had to know them.
+    pub prompt_ids: Option<Arc<[u32]>>,
     pub session: Option<Session>,
     /// Of the prompt, for the session; of no use without one.
     pub mark: PromptMark,
@@ -101,7 +109,7 @@ impl<'a> Call<'a> {
             .as_ref()
             .map(|conversation| ConversationKey::named(&Arc::new(scope(app, caller, request)), conversation));
         let chain = session_key.as_ref().filter(|_| pool.config.mode.keeps_turns());
-        let chain = chain.and_then(|key| request.history(&key.scope).ok());
+        let chain = chain.and_then(|key| request.history(&key.scope).ok()).map(Arc::new);
         let session = session_key.as_ref().and_then(|key| app.sessions.get(key, millis(arrival.at)));
         arrival.trail.note(|story, _| story.found(&pool.config, &tenant));
         let text = request.prompt_text();
@@ -133,6 +141,9 @@ impl<'a> Call<'a> {
             reuse_key: session_key.clone(),
             session_key,
             chain,
+            found: None,
+            found_taken: AtomicBool::new(false),
+            prompt_ids: None,
             session,
             mark,
             continues_session,

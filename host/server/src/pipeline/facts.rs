@@ -19,7 +19,10 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
     let pool = &call.pool;
     let block_tokens = pool.config.block_tokens;
     let continued = call.session.as_ref().filter(|_| call.continues_session);
-    let prompt_tokens = prompt_tokens(pool, text.len(), continued);
+    let prompt_tokens = match &call.prompt_ids {
+        Some(ids) => u32::try_from(ids.len()).unwrap_or(u32::MAX),
+        None => prompt_tokens(pool, text.len(), continued),
+    };
     let cached_tokens = match continued {
         Some(session) => session.cached_tokens(&table.fleet, block_tokens),
         None => vec![0; table.fleet.len()],
@@ -35,7 +38,7 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
             tenant: call.tenant.clone(),
             workload: bound.workload.to_owned(),
             prompt_tokens,
-            prompt_tokens_exact: false,
+            prompt_tokens_exact: call.prompt_ids.is_some(),
             max_output_tokens: call.request.max_output_tokens,
             streams: call.request.streams,
             priority: call.priority,
@@ -55,10 +58,9 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
     }
 }
 
-/// What is kept of the conversation's last turn. That the prompt continues it is believed here; the engines prove it.
+/// Who holds a part of the prompt for it, how many tokens, and for how much longer.
 fn held(call: &Call<'_>) -> Option<(u64, u32, u64)> {
-    let key = call.session_key.as_ref().filter(|_| call.continues_session)?;
-    call.app.kept.look(key, millis(call.app.clock.elapsed()))
+    call.found.map(|found| (found.holder, found.tokens, found.left_ms))
 }
 
 /// The conversation's hash, or the prompt's beginning's: the same on every host and every attempt.

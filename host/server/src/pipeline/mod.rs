@@ -16,7 +16,11 @@ mod prefill;
 mod pull;
 pub(crate) mod refusal;
 pub mod relay;
+mod retain;
+mod reuse;
 pub(crate) mod stream_start;
+mod tokenize;
+mod told;
 mod turn;
 mod unified;
 
@@ -98,7 +102,9 @@ async fn run(
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let mut request = OwnedRequest::read(endpoint, headers, bytes).await?;
     let priority = request.with_dependent_mut(|_, request| app.tenants.mark(&caller, urgency, request));
-    let call = &Call::read(app, headers, request.borrow_dependent(), &arrival, &caller, priority)?;
+    let mut call = Call::read(app, headers, request.borrow_dependent(), &arrival, &caller, priority)?;
+    reuse::find(&mut call).await;
+    let call = &call;
     record.pool(&call.pool.metrics);
     record.charge(call.tokens.clone());
     let mut number = 0;

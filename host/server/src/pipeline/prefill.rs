@@ -15,6 +15,7 @@ use super::call::Call;
 use super::deadline::Deadline;
 use super::dispatch::{self, Resend};
 use super::refusal::refusal;
+use super::reuse::Back;
 use crate::config::HOLD_MARGIN_MS;
 use crate::fleet::{Booking, Leg, Worker};
 use crate::handle::{self, Handle, HandleError};
@@ -84,10 +85,11 @@ pub(super) async fn run(
     attempt: &Attempt<'_, '_>,
     row: Row,
     promised: Option<Held>,
+    back: Option<Back>,
 ) -> Result<Prefilled, Failed> {
     let mode = promised.as_ref().map_or(TransferMode::Pull, |held| held.blocks().mode());
     let asked = promised.as_ref().and_then(|held| held.blocks().hand_over());
-    let done = match leg(attempt, row, asked).await {
+    let done = match leg(attempt, row, asked, back).await {
         Ok(done) => done,
         Err(failed) => {
             promised.into_iter().for_each(Held::void);
@@ -133,11 +135,13 @@ pub(super) fn lease_ends(call: &Call<'_>, answered: Duration) -> Duration {
     answered + usable_for(call.pool.config.kv_lease_ms, call.app.config.server.connect_timeout_ms)
 }
 
-/// A prefill leg to the worker of this row, asked for a handle or to keep blocks for a hand-over.
+/// A prefill leg to the worker of this row, asked for a handle or to keep blocks for a hand-over. It fetches what a decode engine
+/// keeps of the prompt, if there is something.
 pub(super) async fn leg(
     attempt: &Attempt<'_, '_>,
     row: Row,
     hand_over: Option<&HandOver>,
+    back: Option<Back>,
 ) -> Result<Done, Failed> {
     let (call, facts) = (attempt.call, &attempt.facts);
     let worker = attempt.worker(row)?;
@@ -147,11 +151,14 @@ pub(super) async fn leg(
     let mut leg = Leg::prefill(&call.pool, &worker);
     let deadline = Deadline::prefill(call);
     let dispatched = call.app.clock.elapsed();
-    let body = match hand_over {
-        None => call.request.prefill_body(handle::ASKED),
-        Some(hand_over) => call.request.prefill_body(&hand_over.prefill_params()),
+    let (body, resend) = match (hand_over, &back) {
+        (Some(hand_over), _) => (call.request.prefill_body(&hand_over.prefill_params()), Resend::Once),
+        (None, Some(back)) => {
+            (call.request.prefill_body(&back.params).marked(back.taken.clone()), Resend::Never)
+        }
+        (None, None) => (call.request.prefill_body(handle::ASKED), Resend::Once),
     };
-    let how = (Resend::Once, attempt.number);
+    let how = (resend, attempt.number);
     let response = dispatch::send(call, &mut leg, Blame::Prefill, body, how, deadline).await?;
     // The lease began when the engine was done, a little before its answer's head came: the margin covers that.
     let answered = call.app.clock.elapsed();
@@ -168,6 +175,9 @@ pub(super) async fn leg(
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);
     let kept = take_kept(call, &worker, &members, hand_over);
+    if let Some(back) = back {
+        back.came(kept.as_ref().and_then(Kept::cached_tokens));
+    }
     let said = kept.as_ref().map(|kept| PrefillUsage::of(kept.cached_tokens(), &members));
     let prompt_tokens = kept.as_ref().and_then(Kept::tokens).or(told);
     let computed = prompt_tokens.unwrap_or(facts.request.prompt_tokens);

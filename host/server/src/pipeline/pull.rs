@@ -17,6 +17,7 @@ use super::call::Call;
 use super::decode_leg::{self, Bound};
 use super::hosted;
 use super::prefill::{self, Prefilled};
+use super::reuse::Back;
 use crate::fleet::Worker;
 use crate::held::{Gone, Held, Spent};
 use crate::http::body::ResponseBody;
@@ -43,7 +44,8 @@ pub(super) async fn run(
         DecodeChoice::AfterPrefill => None,
     };
     let watch = BlocksLeft::watch(call, promised.as_ref());
-    let prefilled = prefill::run(&attempt, plan.prefill, promised).await;
+    let back = Back::of(&attempt, plan.prefill, plan.kv_recompute_threshold_tokens);
+    let prefilled = prefill::run(&attempt, plan.prefill, promised, back).await;
     watch.over();
     let mut prefilled = prefilled?;
     // One that is gone by now would cost the prompt's prefill.

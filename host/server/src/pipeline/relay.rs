@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::alarm::{Alarm, Cut};
 use super::answer::answer_end;
 use super::stream_start::{Opened, is_done, tells_failure};
+use super::told::Told;
 use super::turn::{AnswerEnd, Turn};
 use crate::http::error::{ApiError, Blame};
 use crate::http::internal::may_hold_internal;
@@ -186,7 +187,7 @@ impl Relay {
             return None;
         }
         let end = running.answer_end();
-        running.turn.finish(end, &mut running.record);
+        running.turn.finish(end, Told::default(), &mut running.record);
         None
     }
 

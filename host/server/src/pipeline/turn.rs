@@ -3,37 +3,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::default_policy;
-use sluice_core::facts::{Facts, Finish, RequestFacts, Row, TurnEnd};
+use sluice_core::facts::{Facts, Finish, Row};
 use sluice_core::failure::Failure;
+use sluice_core::history::chain::Chain;
 use sluice_core::history::scope::ConversationKey;
-use sluice_core::lease::Lease;
 use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, TurnRecord};
-use sluice_core::verdict::{Keep, Retention, TransferMode};
-use sluice_transfer::node::NodeHandle;
-use sluice_transfer::protocol::Peer;
+use sluice_core::verdict::TransferMode;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
+use super::retain::TurnCounts;
+use super::told::Told;
 use crate::app::App;
 use crate::clock::millis;
+use crate::config::PoolMode;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
-use crate::kept::{HeldTokens, KeptFate, KeptTurn, TurnHold};
+use crate::kept::TurnHold;
 use crate::record::Record;
-use crate::telemetry::labels::{Fallback, Label, Outcome, Phase};
+use crate::request::Endpoint;
+use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
 use crate::usage::PrefillUsage;
 
 /// Answers shorter than this say little about a decode step: the first token's cost weighs too much.
 const TOKENS_TO_MEASURE_A_STEP: u32 = 4;
-
-/// The part of a decode worker's KV that kept turns may have: what runs needs room, too.
-const KEPT_PART_OF_A_HOLDER: u64 = 2;
-
-/// Kept turns are counted down when they end; one that never was would be forgotten at once.
-const UNLESS_COUNTED_DOWN_MS: u64 = 0;
 
 /// A turn whose decode leg was dispatched. Dropping it unfinished is a cancel: load goes, nothing is remembered.
 pub(super) struct Turn {
@@ -53,9 +48,17 @@ pub(super) struct Turn {
     kept: Option<Arc<HandleGuard>>,
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
-    session_key: Option<ConversationKey>,
+    pub(super) session_key: Option<ConversationKey>,
+    /// Digests of its request's history, where its pool keeps turns.
+    pub(super) chain: Option<Arc<Chain>>,
     /// Of this turn, until it is known what becomes of it.
-    hold: Option<TurnHold>,
+    pub(super) hold: Option<TurnHold>,
+    /// Whether its decode engine keeps it by itself when it is over.
+    pub(super) is_pinned: bool,
+    /// Which of its lives the decode engine was in when the leg was sent.
+    pub(super) incarnation: u32,
+    /// Where its request came in.
+    pub(super) endpoint: Endpoint,
     mark: PromptMark,
     prompt_bytes: usize,
     tokens: Arc<TokenUse>,
@@ -93,6 +96,7 @@ impl Turn {
         dispatched: Duration,
     ) -> Self {
         let Attempt { call, facts, decision, turn_hold, .. } = attempt;
+        let incarnation = leg.worker().seen().incarnation;
         Self {
             app: call.app.clone(),
             pool: call.pool.clone(),
@@ -107,7 +111,11 @@ impl Turn {
             dispatched,
             mark: call.mark,
             session_key: call.session_key.clone(),
+            chain: call.chain.clone(),
             hold: turn_hold,
+            is_pinned: false,
+            incarnation,
+            endpoint: call.request.endpoint,
             leg,
             prompt_bytes: call.request.prompt_text().len(),
             tokens: call.tokens.clone(),
@@ -130,7 +138,8 @@ impl Turn {
 
     /// Decode reads the blocks of this handle.
     pub fn reads(self, kept: Option<Arc<HandleGuard>>) -> Self {
-        Self { kept, ..self }
+        let is_pinned = kept.is_some() && self.pool.config.mode == PoolMode::Bidirectional;
+        Self { kept, is_pinned, ..self }
     }
 
     /// The first event of a stream is on its way.
@@ -186,7 +195,7 @@ impl Turn {
     }
 
     /// The answer is whole.
-    pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
+    pub fn finish(mut self, end: AnswerEnd, told: Told, record: &mut Record) {
         self.blocks_read();
         record.ok();
         self.leg.went_well();
@@ -204,7 +213,8 @@ impl Turn {
             story.leg_over(Outcome::Ok.name(), now);
         });
         self.tokens.counted(prompt_tokens, output_tokens);
-        self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
+        let finish = end.finish.unwrap_or(Finish::Other);
+        self.retain(TurnCounts { prompt_tokens, output_tokens, finish }, told);
         self.remember(prompt_tokens, output_tokens);
     }
 
@@ -233,93 +243,6 @@ impl Turn {
         }
         let took_ms = took.as_secs_f64() * 1_000.0;
         self.booking.worker().seen().decode_step.observe(took_ms, f64::from(steps), now);
-    }
-
-    /// Asks the policy what becomes of the turn's KV, where its decode worker holds it.
-    fn retain(&mut self, prompt_tokens: u32, output_tokens: u32, finish: Finish) {
-        let (Some(node), Some(key)) = (self.app.node.clone(), self.session_key.clone()) else { return };
-        let counted = prompt_tokens.saturating_add(output_tokens).saturating_sub(1);
-        let kept = self.hold.take().and_then(|mut hold| {
-            // Its engine knows, and has most likely said so by now.
-            let tokens = node.hold(hold.wanted().transfer).map_or(counted, |held| held.extent.end_token);
-            let (keep, request) = self.retention(tokens, output_tokens, finish)?;
-            let lease = self.keep(&node, &mut hold, keep, tokens)?;
-            Some((hold.wanted().transfer, tokens, lease, request))
-        });
-        let app = &self.app;
-        let Some((transfer, tokens, (life, lease), request)) = kept else {
-            return app.kept.end_of(&node, &key, KeptFate::Superseded);
-        };
-        let holder = self.booking.worker();
-        let handle = holder.hold_handle(&app.clock, UNLESS_COUNTED_DOWN_MS);
-        let turn = KeptTurn {
-            transfer,
-            life,
-            holder: holder.clone(),
-            engine: holder.engine.clone().unwrap_or_default(),
-            tokens,
-            lease,
-            policy: self.decision.metrics.name().to_owned(),
-            pool: self.pool.clone(),
-            request,
-            seed: self.facts.seed,
-            counted: Arc::new(HeldTokens::new(holder, tokens, handle)),
-        };
-        app.kept.keep(&node, key, turn);
-        // Whoever ends what a worker keeps, since it drains or has lost its engine, may have looked just before.
-        if holder.seen().draining_since.is_some() {
-            app.kept.end_all_of(&node, holder.id, KeptFate::Drained);
-        }
-        if holder.life() != Some(life) {
-            app.kept.end_lost(&node);
-        }
-    }
-
-    /// What the policy says of it, with the request as it was told; `None`: not to be kept.
-    fn retention(
-        &mut self,
-        held_tokens: u32,
-        output_tokens: u32,
-        finish: Finish,
-    ) -> Option<(Keep, RequestFacts)> {
-        let policy = self.decision.loaded.clone()?;
-        let facts = std::mem::take(&mut *self.facts);
-        let end = TurnEnd { facts, decode: self.decode, held_tokens, output_tokens, finish };
-        let answer = policy.retain(&end);
-        *self.facts = end.facts;
-        let retention = match answer {
-            Ok(Retention::UseDefault) => default_policy::retain(),
-            Ok(retention) => retention,
-            Err(_) => {
-                self.pool.metrics.fallback(Fallback::RetainFault);
-                default_policy::retain()
-            }
-        };
-        match retention {
-            Retention::Keep(keep) => Some((keep, self.facts.request.clone())),
-            Retention::Release | Retention::UseDefault => None,
-        }
-    }
-
-    /// Has it kept, if its holder has room for it and takes part in transfers: in which life, and on which lease.
-    fn keep(&self, node: &NodeHandle, hold: &mut TurnHold, keep: Keep, tokens: u32) -> Option<(Peer, Lease)> {
-        let holder = self.booking.worker();
-        let life = holder.life()?;
-        let (layout, held) = (holder.attached_engine()?.layout, holder.held_tokens());
-        let room = u64::from(layout.blocks) * u64::from(layout.block_tokens) / KEPT_PART_OF_A_HOLDER;
-        if !holder.takes_work() {
-            // As was ordered, or it is down.
-            return None;
-        }
-        if u64::from(tokens) > room {
-            self.pool.metrics.fallback(Fallback::KeptTurnsFull);
-            return None;
-        }
-        let above = (held + u64::from(tokens)).saturating_sub(room);
-        self.app.kept.make_room(node, holder.id, above);
-        let now_ms = millis(self.app.clock.elapsed());
-        let lease = Lease::new(keep, now_ms);
-        hold.keep(lease.grant_ms(now_ms)).then_some((life, lease))
     }
 
     fn remember(&mut self, prompt_tokens: u32, output_tokens: u32) {

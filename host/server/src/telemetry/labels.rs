@@ -88,6 +88,8 @@ labels! {
         HeartbeatFault = "heartbeat_fault",
         /// A turn was not kept: it is longer than all that its holder may keep.
         KeptTurnsFull = "kept_turns_full",
+        /// A decode engine keeps a turn and did not tell where: nobody can use it or let it go.
+        TurnUntold = "turn_untold",
         /// It gave a hint that no engine knows.
         UnknownHint = "unknown_hint",
         /// Prefill gave no usable handle: decode computes the prompt.

@@ -16,6 +16,7 @@ use sluice_transfer::node::NodeHandle;
 use super::attempt::{Attempt, Failed};
 use super::call::Call;
 use super::prefill;
+use super::reuse;
 use super::{pull, unified};
 use crate::config::PoolMode;
 use crate::fleet::Worker;
@@ -106,9 +107,9 @@ pub(super) fn turn_hold(attempt: &Attempt<'_, '_>) -> Option<TurnHold> {
 
 /// What is kept of the conversation's last turn, for the prefill of this one. An engine's own turn is in its own cache.
 fn reuse(call: &Call<'_>, node: &NodeHandle, plan: &Disaggregated, prefill: &str) -> Option<Reuse> {
-    let turn = call.app.kept.take(call.session_key.as_ref()?)?;
-    if turn.engine == prefill {
-        call.app.kept.end(node, turn, KeptFate::Superseded);
+    let turn = reuse::take(call)?;
+    if turn.holder.engine.as_deref() == Some(prefill) {
+        call.app.kept.end(&**call.app, turn, KeptFate::Superseded);
         return None;
     }
     Reuse::of(call.app, node, turn, plan.transfer, plan.kv_recompute_threshold_tokens)

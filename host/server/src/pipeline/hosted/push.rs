@@ -77,7 +77,7 @@ async fn both(
 ) -> Result<(Prefilled, Began), Broken> {
     let call = attempt.call;
     let late = {
-        let mut prefill = pin!(prefill::leg(attempt, row, spent.blocks().hand_over()));
+        let mut prefill = pin!(prefill::leg(attempt, row, spent.blocks().hand_over(), None));
         let mut decode = pin!(decode(attempt, &mut to.leg, spent));
         tokio::select! {
             biased;

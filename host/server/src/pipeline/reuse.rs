@@ -1,0 +1,149 @@
+//! Step 2, what is kept for this request: of its conversation's turns the one that it goes on from, and how much of that is its
+//! prompt's. It is taken for one prefill leg, or found taken.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sluice_core::facts::Row;
+use sluice_core::health::State;
+use sluice_core::history::guard::{Prompt, Refusal};
+use sluice_core::history::tokens::Sequence;
+
+use super::attempt::Attempt;
+use super::call::Call;
+use super::tokenize;
+use crate::app::App;
+use crate::clock::millis;
+use crate::config::PoolMode;
+use crate::http::segments::Taken;
+use crate::kept::found::{self, Found};
+use crate::kept::{Blocks, KeptFate, KeptTurn};
+use crate::off_loop;
+
+/// Looks for what is kept of the conversation.
+pub(super) async fn find(call: &mut Call<'_>) {
+    let Some(key) = call.reuse_key.clone() else { return };
+    let now_ms = millis(call.app.clock.elapsed());
+    match call.pool.config.mode {
+        PoolMode::HostManaged => {
+            call.found = call.app.kept.of_history(&key, call.chain.as_deref(), now_ms);
+        }
+        PoolMode::Bidirectional => {
+            let turns = call.app.kept.of(&key);
+            if turns.is_empty() {
+                return;
+            }
+            match of_engines(call, turns).await {
+                Ok(found) => call.found = Some(found),
+                Err(why) => call.app.kept.missed(&call.pool.config.name, why),
+            }
+        }
+        PoolMode::Unified | PoolMode::Pull => {}
+    }
+}
+
+/// Of turns that engines keep by themselves, the one that is proven to be of this prompt's tokens.
+async fn of_engines(call: &mut Call<'_>, turns: Vec<(u64, KeptTurn)>) -> Result<Found, &'static str> {
+    let has_media = call.chain.as_ref().is_none_or(|chain| chain.has_media());
+    if has_media {
+        return Err(Refusal::Media.name());
+    }
+    let ids = tokenize::prompt_ids(call).await.map_err(|why| why.name())?;
+    call.prompt_ids = Some(ids.clone());
+    let app = call.app.clone();
+    let compared = off_loop::run(size_of_val::<[u32]>(&ids), move || {
+        let prompt = Prompt { sequence: Sequence::of_ids(&ids), has_media };
+        found::of_tokens(&turns, &prompt, millis(app.clock.elapsed()))
+    });
+    let found = compared.await.map_err(|_| "host-short")?.map_err(|refusal| refusal.name())?;
+    Ok(found)
+}
+
+/// Takes what was found, for one leg. `None` if there is nothing, or somebody else was first.
+pub(super) fn take(call: &Call<'_>) -> Option<KeptTurn> {
+    let (key, found) = (call.reuse_key.as_ref()?, call.found?);
+    if call.found_taken.swap(true, Ordering::Relaxed) {
+        // By an attempt before this one.
+        return None;
+    }
+    let turn = call.app.kept.take(key, found.number);
+    if turn.is_none() {
+        call.app.kept.missed(&call.pool.config.name, Refusal::Gone.name());
+    }
+    turn
+}
+
+/// A turn that an engine keeps by itself, on its way to a prefill engine, which fetches it. Dropped before anything of the leg has
+/// left, it is let go; dropped after that it is not known whether it is being fetched, and it stays for its engine's own time: to
+/// free blocks that somebody reads would give that one another request's.
+pub(super) struct Back {
+    app: Arc<App>,
+    turn: Option<KeptTurn>,
+    /// Offered: proven to be of the prompt.
+    pub tokens: u32,
+    /// `kv_transfer_params` of the leg.
+    pub params: String,
+    /// To mark the leg's body with.
+    pub taken: Taken,
+}
+
+impl Back {
+    /// Takes what was found for the prefill worker of this row. `None`, and it is over, where it is of no use any more, or saves
+    /// less than is worth fetching.
+    pub fn of(attempt: &Attempt<'_, '_>, prefill: Row, threshold_tokens: u32) -> Option<Self> {
+        let call = attempt.call;
+        if call.pool.config.mode != PoolMode::Bidirectional {
+            return None;
+        }
+        let turn = take(call)?;
+        let cut = call.found?.cut?;
+        let end = |turn: KeptTurn, fate: KeptFate| {
+            call.app.kept.end(&**call.app, turn, fate);
+            None
+        };
+        let Blocks::Engine(engine) = turn.blocks.clone() else { return None };
+        let still_holds = {
+            let holder = turn.holder.seen();
+            holder.health.state == State::Up && holder.incarnation == engine.place.incarnation
+        };
+        if !still_holds {
+            return end(turn, KeptFate::Lost);
+        }
+        if millis(call.app.clock.elapsed()) >= engine.place.usable_until_ms {
+            return end(turn, KeptFate::Expired);
+        }
+        let saves = cut.tokens().saturating_sub(attempt.cached_tokens(prefill));
+        if saves < threshold_tokens {
+            return end(turn, KeptFate::Withheld);
+        }
+        let Some(params) = engine.place.handle.for_prefill(&cut) else {
+            return end(turn, KeptFate::Withheld);
+        };
+        if cut.tokens() < turn.tokens {
+            call.app.kept.missed(&call.pool.config.name, "cut");
+        }
+        call.app.kept.count(&turn, KeptFate::Taken);
+        let (app, tokens) = (call.app.clone(), cut.tokens());
+        Some(Self { app, turn: Some(turn), tokens, params, taken: Taken::default() })
+    }
+
+    /// Prefill has answered, so it has fetched what it wanted, and its holder has freed the blocks. `cached_tokens`: of the prompt,
+    /// not computed there, if it says so.
+    pub fn came(mut self, cached_tokens: Option<u32>) {
+        if let Some(turn) = self.turn.take() {
+            let tokens = cached_tokens.map_or(self.tokens, |cached| cached.min(self.tokens));
+            self.app.kept.reused(&turn.pool.config.name, tokens);
+        }
+    }
+}
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        let Some(turn) = self.turn.take() else { return };
+        if self.taken.is_set() {
+            self.app.kept.count(&turn, KeptFate::Unreleased);
+        } else {
+            self.app.kept.end(&*self.app, turn, KeptFate::Released);
+        }
+    }
+}
