@@ -111,8 +111,8 @@ async fn two_turns_at_once_have_one_hold() {
         assert_eq!(after.taken - before.taken, 1.0, "{how}");
         let came = [&one, &other].map(|ask| comes(&held, &ask.prompt_tokens()) as f64);
         assert!(came.contains(&(after.reused - before.reused)), "{how}: {after:?}");
-        // The later one's turn is the conversation's.
-        assert_eq!((after.kept - before.kept, after.superseded - before.superseded), (2.0, 1.0), "{how}");
+        // Either may be gone on with.
+        assert_eq!((after.kept - before.kept, after.superseded - before.superseded), (2.0, 0.0), "{how}");
     }
     nothing_left_when_drained(&fleet).await;
 }
