@@ -28,6 +28,7 @@ use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
 use sluice_core::retry_budget::RetryBudget;
+use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, millis};
 use crate::config::{self, Config, Secrets};
@@ -46,6 +47,10 @@ pub use worker::Worker;
 
 /// Retries that a pool may make at once: one for each request in flight, as many as there are by default.
 const RETRIES_AT_ONCE: usize = 4_096;
+
+/// Prompts of one pool that are tokenised at once. Engines do it beside their other work, on few threads: more would wait
+/// for each other until they are late.
+pub const TOKENIZED_AT_ONCE: usize = 64;
 
 /// All pools.
 pub struct Fleet {
@@ -70,6 +75,8 @@ pub struct Pool {
     pub pairs: Pairs,
     bytes_per_token: Mutex<BytesPerToken>,
     retry_budget: Mutex<RetryBudget>,
+    /// Permits to have a prompt tokenised.
+    pub tokenizing: Semaphore,
     /// Decisions begun before a drain order may still send work for this long.
     decisions_end_within: Duration,
     /// Of all workloads.
@@ -122,6 +129,7 @@ impl Pool {
             pairs: Pairs::default(),
             bytes_per_token: Mutex::default(),
             retry_budget: Mutex::new(RetryBudget::of(RETRIES_AT_ONCE)),
+            tokenizing: Semaphore::new(TOKENIZED_AT_ONCE),
             decisions_end_within,
             decisions: AtomicU64::new(0),
             sequences: Sequences::default(),

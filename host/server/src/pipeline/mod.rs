@@ -3,6 +3,7 @@
 pub(crate) mod admit;
 pub(crate) mod alarm;
 pub(crate) mod answer;
+mod asks;
 pub(crate) mod attempt;
 pub(crate) mod call;
 pub(crate) mod deadline;
@@ -17,6 +18,10 @@ mod pull;
 pub(crate) mod refusal;
 pub mod relay;
 pub(crate) mod stream_start;
+pub(crate) mod tokenize;
+mod told;
+#[cfg(test)]
+mod told_cases;
 mod turn;
 mod unified;
 

@@ -112,13 +112,22 @@ impl Body for Relay {
 impl Running {
     /// What the client gets of a piece of whole events.
     fn pass(&mut self, whole: Bytes) -> Bytes {
-        if is_plain(&whole) {
+        if self.turn.telling.is_none() && is_plain(&whole) {
             self.turn.generated(sse::count(&whole) as u32);
             self.keep(&whole);
             return whole;
         }
         let mut out = Vec::new();
         for event in sse::events(&whole) {
+            let told = match &mut self.turn.telling {
+                Some(telling) => telling.event(event),
+                None => Some(event),
+            };
+            let Some(event) = told else {
+                // A token without words.
+                self.turn.generated(1);
+                continue;
+            };
             let mut event = sse::without_internal(event);
             if let Some(prefilled) = self.turn.prefilled() {
                 event = prefilled.in_event(event);
@@ -186,7 +195,8 @@ impl Relay {
             return None;
         }
         let end = running.answer_end();
-        running.turn.finish(end, &mut running.record);
+        let told = running.turn.telling.take().map(|telling| telling.end(&end));
+        running.turn.finish(end, told, &mut running.record);
         None
     }
 

@@ -16,11 +16,13 @@ use sluice_transfer::protocol::Peer;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
+use super::told::{Telling, Told};
 use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::kept::{HeldTokens, KeptFate, KeptTurn, TurnHold};
 use crate::record::Record;
+use crate::request::{Asks, ClientRequest};
 use crate::telemetry::labels::{Fallback, Label, Outcome, Phase};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
@@ -45,6 +47,8 @@ pub(super) struct Turn {
     pub prefill: Arc<Worker>,
     pub booking: Booking,
     pub leg: Leg,
+    /// Collects what its answer tells beside its words, where its leg was asked to tell.
+    pub telling: Option<Telling>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     /// Of a prompt that was prefilled elsewhere.
@@ -109,6 +113,7 @@ impl Turn {
             session_key: call.session_key.clone(),
             hold: turn_hold,
             leg,
+            telling: None,
             prompt_bytes: call.request.prompt_text().len(),
             tokens: call.tokens.clone(),
             arrived: call.arrived,
@@ -121,6 +126,12 @@ impl Turn {
     /// The prompt was prefilled elsewhere.
     pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>, brought: Brought) -> Self {
         Self { prefill, prompt_tokens, brought: Some(brought), ..self }
+    }
+
+    /// Its leg was asked for this beyond what the client asked.
+    pub fn asked(self, asks: Asks, request: &ClientRequest<'_>) -> Self {
+        let telling = asks.token_ids.then(|| Telling::of(&self.pool, request));
+        Self { telling, ..self }
     }
 
     /// What the prefill engine said, if decode was given its KV.
@@ -185,8 +196,8 @@ impl Turn {
         }
     }
 
-    /// The answer is whole.
-    pub fn finish(mut self, end: AnswerEnd, record: &mut Record) {
+    /// The answer is whole. `told`: beside its words, where its leg was asked to tell.
+    pub fn finish(mut self, end: AnswerEnd, told: Option<Told>, record: &mut Record) {
         self.blocks_read();
         record.ok();
         self.leg.went_well();
@@ -204,6 +215,9 @@ impl Turn {
             story.leg_over(Outcome::Ok.name(), now);
         });
         self.tokens.counted(prompt_tokens, output_tokens);
+        if let Some(told) = &told {
+            self.pool.metrics.token_ids(told.ids);
+        }
         self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
         self.remember(prompt_tokens, output_tokens);
     }
