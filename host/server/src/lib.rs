@@ -34,6 +34,7 @@ pub mod passthrough;
 pub mod pipeline;
 pub mod policy_cache;
 pub mod policy_events;
+pub mod prompt_ids;
 pub(crate) mod quoted;
 pub(crate) mod record;
 pub mod release;

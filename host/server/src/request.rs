@@ -64,6 +64,18 @@ pub(crate) const STRIPPED: [&str; 12] = [
 /// Output tokens assumed when neither the client nor the pool says a limit.
 pub(crate) const OUTPUT_TOKENS_UNLESS_SAID: u32 = 1_024;
 
+/// What has an engine tell token ids.
+const RETURN_TOKEN_IDS: (&str, &str) = ("return_token_ids", "true");
+
+/// What the host asks of a leg beyond what the client asks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asks {
+    /// Token ids of the prompt and the answer.
+    pub token_ids: bool,
+    /// A whole answer, where the client asks for a stream.
+    pub unstreamed: bool,
+}
+
 /// A request, read.
 #[derive(Debug)]
 pub struct ClientRequest<'a> {
@@ -177,14 +189,37 @@ impl<'a> ClientRequest<'a> {
     /// The body for one worker that does it all, or for decode: as the client sent it, less what is stripped,
     /// with this KV handle (raw JSON) if there is one.
     pub fn body(&self, kv_transfer_params: Option<&str>) -> Segments {
+        self.body_asking(kv_transfer_params, Asks::default())
+    }
+
+    /// The same, asking for more than the client does.
+    pub fn body_asking(&self, kv_transfer_params: Option<&str>, asks: Asks) -> Segments {
         let mut set = self.host_members();
         set.extend(kv_transfer_params.map(|params| ("kv_transfer_params", params)));
-        self.members.splice(self.text, &STRIPPED, &set)
+        set.extend((asks.token_ids && !self.wants_token_ids()).then_some(RETURN_TOKEN_IDS));
+        if !asks.unstreamed {
+            return self.members.splice(self.text, &STRIPPED, &set);
+        }
+        let mut dropped = STRIPPED.to_vec();
+        dropped.push("stream_options");
+        set.push(("stream", "false"));
+        self.members.splice(self.text, &dropped, &set)
+    }
+
+    /// Of its members these alone, and those in `set` (raw JSON).
+    pub fn only(&self, names: &[&str], set: &[(&str, &str)]) -> Segments {
+        let dropped: Vec<_> = self.members.names().filter(|name| !names.contains(name)).collect();
+        self.members.splice(self.text, &dropped, set)
     }
 
     /// The body for prefill, with what is asked of its KV (raw JSON): one token, unstreamed, since a streamed prefill leg
     /// returns no handle and strands its blocks.
     pub fn prefill_body(&self, kv_transfer_params: &str) -> Segments {
+        self.prefill_body_asking(kv_transfer_params, false)
+    }
+
+    /// The same, with the prompt's token ids in its answer if they are asked for.
+    pub fn prefill_body_asking(&self, kv_transfer_params: &str, token_ids: bool) -> Segments {
         let mut dropped = STRIPPED.to_vec();
         dropped.extend(["stream_options", "min_tokens"]);
         let mut set = self.host_members();
@@ -192,6 +227,7 @@ impl<'a> ClientRequest<'a> {
         if self.members.has("max_completion_tokens") {
             set.push(("max_completion_tokens", "1"));
         }
+        set.extend((token_ids && !self.wants_token_ids()).then_some(RETURN_TOKEN_IDS));
         self.members.splice(self.text, &dropped, &set)
     }
 }
@@ -200,6 +236,12 @@ impl ClientRequest<'_> {
     /// Sets a member, as raw JSON, on every leg.
     pub fn set_by_host(&mut self, name: &'static str, json: String) {
         self.set_by_host.push((name, json));
+    }
+
+    /// Whether the client itself asks for token ids. What engines may take for a yes counts as one, since it is left as
+    /// it is.
+    pub fn wants_token_ids(&self) -> bool {
+        self.members.get(RETURN_TOKEN_IDS.0).is_some_and(|asked| asked.get() != "false")
     }
 
     /// Output tokens of all answers that the client asks for.
@@ -372,6 +414,35 @@ mod tests {
             let sent: serde_json::Value = serde_json::from_slice(&sent.joined()).expect("valid");
             assert_eq!((&sent["cache_salt"], &sent["priority"]), (&"ours".into(), &3.into()), "{sent}");
         }
+    }
+
+    #[test]
+    fn legs_ask_for_more_than_the_client() {
+        let asks = |token_ids, unstreamed| Asks { token_ids, unstreamed };
+        for (extra, asks, expected) in [
+            ("", asks(true, false), r#","return_token_ids":true"#),
+            (r#","return_token_ids":false"#, asks(true, false), r#","return_token_ids":true"#),
+            (r#","return_token_ids":null,"n":1"#, asks(true, false), r#","n":1,"return_token_ids":true"#),
+            // Its own word stays, whatever engines make of it.
+            (r#","return_token_ids":true,"n":1"#, asks(true, false), r#","return_token_ids":true,"n":1"#),
+            (r#","return_token_ids":"no""#, asks(true, false), r#","return_token_ids":"no""#),
+            (r#","return_token_ids":true"#, asks(false, false), r#","return_token_ids":true"#),
+            (
+                r#","stream":true,"stream_options":{"include_usage":true}"#,
+                asks(false, true),
+                r#","stream":false"#,
+            ),
+            (r#","stream":true"#, asks(true, true), r#","return_token_ids":true,"stream":false"#),
+        ] {
+            let body = chat(extra);
+            let request = parse(Endpoint::Chat, &body).expect("valid");
+            let sent = String::from_utf8(request.body_asking(None, asks).joined()).expect("UTF-8");
+            assert_eq!(sent, chat(expected), "{extra}");
+        }
+        let body = chat("");
+        let request = parse(Endpoint::Chat, &body).expect("valid");
+        let asked = String::from_utf8(request.prefill_body_asking(ASKED, true).joined()).expect("UTF-8");
+        assert!(asked.contains(r#""return_token_ids":true"#), "{asked}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod table;
 pub mod worker;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use sluice_core::breaker::{Breaker, WORKER_FAILURES_TO_OPEN};
 use sluice_core::health::{Report, State};
 use sluice_core::measure::BytesPerToken;
 use sluice_core::retry_budget::RetryBudget;
+use tokio::sync::Semaphore;
 
 use crate::clock::{Clock, millis};
 use crate::config::{self, Config, Secrets};
@@ -46,6 +47,10 @@ pub use worker::Worker;
 
 /// Retries that a pool may make at once: one for each request in flight, as many as there are by default.
 const RETRIES_AT_ONCE: usize = 4_096;
+
+/// Prompts of one pool that are tokenised at once. Engines do it beside their other work, on few threads: more would wait
+/// for each other until they are late.
+pub const TOKENIZED_AT_ONCE: usize = 64;
 
 /// All pools.
 pub struct Fleet {
@@ -70,6 +75,8 @@ pub struct Pool {
     pub pairs: Pairs,
     bytes_per_token: Mutex<BytesPerToken>,
     retry_budget: Mutex<RetryBudget>,
+    /// Permits to have a prompt tokenised.
+    pub tokenizing: Semaphore,
     /// Decisions begun before a drain order may still send work for this long.
     decisions_end_within: Duration,
     /// Of all workloads.
@@ -79,6 +86,8 @@ pub struct Pool {
     kv: ArcSwap<KvState>,
     /// How often an engine of it began anew.
     lives: AtomicU64,
+    /// Whether an engine was seen to read a prompt otherwise than it was proven.
+    reuse_is_off: AtomicBool,
     clock: Arc<dyn Clock>,
 }
 
@@ -129,11 +138,13 @@ impl Pool {
             pairs: Pairs::default(),
             bytes_per_token: Mutex::default(),
             retry_budget: Mutex::new(RetryBudget::of(RETRIES_AT_ONCE)),
+            tokenizing: Semaphore::new(TOKENIZED_AT_ONCE),
             decisions_end_within,
             decisions: AtomicU64::new(0),
             sequences: Sequences::default(),
             kv: ArcSwap::default(),
             lives: AtomicU64::new(0),
+            reuse_is_off: AtomicBool::new(false),
             clock,
         }
     }
@@ -198,6 +209,16 @@ impl Pool {
     /// A worker by its name.
     pub fn worker(&self, name: &str) -> Option<&Arc<Worker>> {
         self.workers.iter().find(|worker| worker.name == name)
+    }
+
+    /// Whether kept turns are not used any more, see [`Self::turn_reuse_off`].
+    pub fn reuse_is_off(&self) -> bool {
+        self.reuse_is_off.load(Ordering::Relaxed)
+    }
+
+    /// Its engines read prompts otherwise than is proven: no kept turn is used until this host starts anew.
+    pub fn turn_reuse_off(&self) {
+        self.reuse_is_off.store(true, Ordering::Relaxed);
     }
 
     /// Whether KV moves between its workers, as far as it was probed.

@@ -70,6 +70,11 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// Names of all members, those that are `null` included.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_ref())
+    }
+
     /// The unparsed value of a member; `null` counts as absent.
     pub fn get(&self, name: &str) -> Option<Raw<'a>> {
         self.0

@@ -11,3 +11,4 @@ pub mod refusal;
 pub mod segments;
 pub mod sse;
 pub mod telling;
+pub mod token_ids;

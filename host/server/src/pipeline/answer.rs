@@ -17,7 +17,7 @@ use super::dispatch;
 use super::refusal::{refusal, status_in_error, told};
 use super::relay::Relay;
 use super::stream_start::{self, Opened, Unopened};
-use super::told::Told;
+use super::told::{Telling, Told};
 use super::turn::{AnswerEnd, Turn};
 use crate::fleet::Leg;
 use crate::http::body::{ResponseBody, whole_with_place};
@@ -83,12 +83,12 @@ pub(super) async fn pass_on(
         }
         BegunBody::Whole(bytes) => bytes,
     };
-    let prefilled = turn.prefilled();
-    let (bytes, end) = off_loop::run(bytes.len(), move || finish_whole(bytes, prefilled))
+    let (prefilled, telling) = (turn.prefilled(), turn.telling.take());
+    let (bytes, end, told) = off_loop::run(bytes.len(), move || told_whole(bytes, telling, prefilled))
         .await
         .map_err(|undone| dispatch::short(&mut turn.leg, undone.to_string()))?
         .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
-    turn.finish(end, Told::default(), record);
+    turn.finish(end, told, record);
     let mut response = json_response(StatusCode::OK, Bytes::new());
     *response.body_mut() = whole_with_place(bytes, record.take_place());
     Ok(response)
@@ -183,6 +183,20 @@ pub(super) fn members(bytes: &[u8]) -> Result<(Members<'_>, Option<Cow<'_, str>>
 /// A whole answer as a client gets it, or what is wrong with it: the way in for tests that make answers up.
 pub fn whole_as_passed(bytes: Bytes) -> Result<Bytes, &'static str> {
     finish_whole(bytes, None).map(|(bytes, _)| bytes).map_err(|(_, what)| what)
+}
+
+/// As [`finish_whole`], and what the answer tells beside its words.
+fn told_whole(
+    bytes: Bytes,
+    mut telling: Option<Telling>,
+    prefilled: Option<PrefillUsage>,
+) -> Result<(Bytes, AnswerEnd, Option<Told>), NoAnswer> {
+    let bytes = match &mut telling {
+        Some(telling) => telling.whole(bytes),
+        None => bytes,
+    };
+    let (bytes, end) = finish_whole(bytes, prefilled)?;
+    Ok((bytes, end, telling.map(|telling| telling.end(&end))))
 }
 
 /// Takes engine-internal members out of a whole answer, corrects its usage, and reads what its end tells.

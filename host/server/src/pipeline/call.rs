@@ -23,6 +23,7 @@ use crate::fleet::{Pool, Table};
 use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::kept::found::Found;
+use crate::prompt_ids::PromptIds;
 use crate::request::ClientRequest;
 use crate::telemetry::trail::Trail;
 use crate::tenants::{Caller, TokenUse};
@@ -68,7 +69,7 @@ pub(super) struct Call<'a> {
     /// Whether an attempt has taken that.
     pub found_taken: AtomicBool,
     /// The prompt's tokens, where somebody had to know them.
-    pub prompt_ids: Option<Arc<[u32]>>,
+    pub prompt_ids: Option<PromptIds>,
     pub session: Option<Session>,
     /// Of the prompt, for the session; of no use without one.
     pub mark: PromptMark,

@@ -8,6 +8,7 @@ use sluice_core::facts::Row;
 use sluice_core::failure::Failure;
 
 use super::answer::{self, Began};
+use super::asks;
 use super::attempt::{Attempt, Failed};
 use super::deadline::Deadline;
 use super::dispatch::{self, Resend};
@@ -18,6 +19,7 @@ use crate::held::{Held, Spent};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
 use crate::record::Record;
+use crate::request::Asks;
 use crate::upstream::UpstreamBody;
 
 /// A decode worker that is to have this request.
@@ -25,13 +27,15 @@ pub(super) struct Bound {
     pub row: Row,
     pub booking: Booking,
     pub leg: Leg,
+    /// Beyond what the client asks; set when it is sent.
+    pub asks: Asks,
 }
 
 impl Bound {
     pub fn to(attempt: &Attempt<'_, '_>, prefill: Row, row: Row) -> Result<Self, Failed> {
         let booking = attempt.book_decode(row)?;
         let leg = Leg::decode(&attempt.call.pool, booking.worker(), &*attempt.worker(prefill)?);
-        Ok(Self { row, booking, leg })
+        Ok(Self { row, booking, leg, asks: Asks::default() })
     }
 
     pub fn takes_work(&self) -> bool {
@@ -54,6 +58,7 @@ pub(super) async fn dispatched_to(
     attempt: &Attempt<'_, '_>,
     leg: &mut Leg,
     spent: Option<&Spent>,
+    asks: Asks,
     deadline: Deadline,
 ) -> Result<Response<UpstreamBody>, Failed> {
     let call = attempt.call;
@@ -64,7 +69,7 @@ pub(super) async fn dispatched_to(
         // It computes the prompt, and may keep its turn all the same.
         None => attempt.keeping_params(leg.worker()).map(Cow::from),
     };
-    let mut body = call.request.body(params.as_deref());
+    let mut body = call.request.body_asking(params.as_deref(), asks);
     if let Some(spent) = spent {
         body = body.marked(spent.taken());
     }
@@ -80,7 +85,9 @@ pub(super) async fn send(
 ) -> Result<Sent, (Failed, Option<Held>)> {
     let call = attempt.call;
     let (dispatched, deadline) = (call.app.clock.elapsed(), Deadline::decode(call));
-    let failed = match dispatched_to(attempt, &mut to.leg, spent.as_ref(), deadline).await {
+    // An engine that is given no KV keeps none.
+    to.asks = spent.as_ref().map(|_| asks::of(call, to.leg.worker())).unwrap_or_default();
+    let failed = match dispatched_to(attempt, &mut to.leg, spent.as_ref(), to.asks, deadline).await {
         Ok(response) => return Ok(Sent { response, spent, dispatched, deadline }),
         Err(failed) => failed,
     };
@@ -118,7 +125,7 @@ pub(super) struct Begun {
 pub(super) async fn pass_on(
     attempt: Attempt<'_, '_>,
     prefilled: Prefilled,
-    Bound { row, booking, leg }: Bound,
+    Bound { row, booking, leg, asks }: Bound,
     Begun { began, spent, dispatched }: Begun,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
@@ -127,7 +134,8 @@ pub(super) async fn pass_on(
         Brought { mode: prefilled.mode, since: dispatched.max(prefilled.answered), said: prefilled.said };
     let turn = Turn::start(attempt, row, booking, leg, dispatched)
         .prefilled_by(prefilled.by, prefilled.prompt_tokens, brought)
-        .reads(spent.as_ref().map(Spent::kept));
+        .reads(spent.as_ref().map(Spent::kept))
+        .asked(asks, call.request);
     let answered = answer::pass_on(call, turn, began, record).await;
     match (answered, spent) {
         (Ok(response), spent) => {

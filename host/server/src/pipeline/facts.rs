@@ -20,7 +20,7 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
     let block_tokens = pool.config.block_tokens;
     let continued = call.session.as_ref().filter(|_| call.continues_session);
     let prompt_tokens = match &call.prompt_ids {
-        Some(ids) => u32::try_from(ids.len()).unwrap_or(u32::MAX),
+        Some(ids) => u32::try_from(ids.ids().len()).unwrap_or(u32::MAX),
         None => prompt_tokens(pool, text.len(), continued),
     };
     let cached_tokens = match continued {

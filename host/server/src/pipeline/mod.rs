@@ -3,6 +3,7 @@
 pub(crate) mod admit;
 pub(crate) mod alarm;
 pub(crate) mod answer;
+mod asks;
 pub(crate) mod attempt;
 pub(crate) mod call;
 pub(crate) mod deadline;
@@ -19,8 +20,10 @@ pub mod relay;
 mod retain;
 mod reuse;
 pub(crate) mod stream_start;
-mod tokenize;
+pub(crate) mod tokenize;
 mod told;
+#[cfg(test)]
+mod told_cases;
 mod turn;
 mod unified;
 

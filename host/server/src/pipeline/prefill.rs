@@ -154,7 +154,8 @@ pub(super) async fn leg(
     let (body, resend) = match (hand_over, &back) {
         (Some(hand_over), _) => (call.request.prefill_body(&hand_over.prefill_params()), Resend::Once),
         (None, Some(back)) => {
-            (call.request.prefill_body(&back.params).marked(back.taken.clone()), Resend::Never)
+            let body = call.request.prefill_body_asking(&back.params, true);
+            (body.marked(back.taken.clone()), Resend::Never)
         }
         (None, None) => (call.request.prefill_body(handle::ASKED), Resend::Once),
     };
@@ -174,8 +175,11 @@ pub(super) async fn leg(
     let took = answered.saturating_sub(dispatched);
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);
-    let kept = take_kept(call, &worker, &members, hand_over);
+    let mut kept = take_kept(call, &worker, &members, hand_over);
     if let Some(back) = back {
+        if !back.is_right(&bytes) {
+            read_otherwise(call, &worker, kept.take());
+        }
         back.came(kept.as_ref().and_then(Kept::cached_tokens));
     }
     let said = kept.as_ref().map(|kept| PrefillUsage::of(kept.cached_tokens(), &members));
@@ -184,6 +188,24 @@ pub(super) async fn leg(
     let cached_tokens = kept.as_ref().and_then(Kept::cached_tokens).unwrap_or(cached_tokens);
     worker.seen().prefilled(computed.saturating_sub(cached_tokens), dispatched, answered);
     Ok(Done { by: worker, kept, prompt_tokens, said, took, answered, booking })
+}
+
+/// A prefill engine has read a prompt otherwise than `/tokenize` did, so it computed on KV of other tokens. Decode computes the prompt,
+/// what prefill keeps is given back, and no kept turn of the pool is used any more.
+fn read_otherwise(call: &Call<'_>, worker: &Arc<Worker>, kept: Option<Kept>) {
+    let pool = &call.pool;
+    pool.turn_reuse_off();
+    pool.metrics.fallback(Fallback::ReadOtherwise);
+    if let Some(Kept::Handle(handle)) = kept {
+        // Dropped, it is given back.
+        drop(Held::new(blocks(call, worker, Way::Handle(handle)), &call.app.releases));
+    }
+    call.app.telemetry.warn_once(&format!("read otherwise {}", pool.config.name), || {
+        format!(
+            "worker {:?} of pool {:?} read a prompt otherwise than /tokenize did: kept turns of this pool are not used any more, and              its prefill workers may have cached KV of wrong tokens. Cure: start its prefill workers anew, and see whether they              all run one version with one chat template; then start this host anew",
+            worker.name, pool.config.name
+        )
+    });
 }
 
 /// How long after the prefill's answer its handle may be sent: decode must reach the holder within the lease, and a

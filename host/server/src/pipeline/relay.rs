@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::alarm::{Alarm, Cut};
 use super::answer::answer_end;
 use super::stream_start::{Opened, is_done, tells_failure};
-use super::told::Told;
+use super::told::Telling;
 use super::turn::{AnswerEnd, Turn};
 use crate::http::error::{ApiError, Blame};
 use crate::http::internal::may_hold_internal;
@@ -113,13 +113,23 @@ impl Body for Relay {
 impl Running {
     /// What the client gets of a piece of whole events.
     fn pass(&mut self, whole: Bytes) -> Bytes {
-        if is_plain(&whole) {
+        let looks_at_each = self.turn.telling.as_ref().is_some_and(Telling::looks_at_each);
+        if !looks_at_each && is_plain(&whole) {
             self.turn.generated(sse::count(&whole) as u32);
             self.keep(&whole);
             return whole;
         }
         let mut out = Vec::new();
         for event in sse::events(&whole) {
+            let told = match &mut self.turn.telling {
+                Some(telling) => telling.event(event),
+                None => Some(event),
+            };
+            let Some(event) = told else {
+                // A token without words.
+                self.turn.generated(1);
+                continue;
+            };
             let mut event = sse::without_internal(event);
             if let Some(prefilled) = self.turn.prefilled() {
                 event = prefilled.in_event(event);
@@ -187,7 +197,8 @@ impl Relay {
             return None;
         }
         let end = running.answer_end();
-        running.turn.finish(end, Told::default(), &mut running.record);
+        let told = running.turn.telling.take().map(|telling| telling.end(&end));
+        running.turn.finish(end, told, &mut running.record);
         None
     }
 

@@ -43,14 +43,14 @@ pub(super) struct TurnCounts {
 
 impl Turn {
     /// Asks the policy what becomes of the turn's KV, where its decode worker holds it.
-    pub(super) fn retain(&mut self, counts: TurnCounts, told: Told) {
+    pub(super) fn retain(&mut self, counts: TurnCounts, told: Option<&Told>) {
         if !self.pool.config.mode.keeps_turns() {
             return;
         }
         let app = self.app.clone();
-        let kept = match self.held_turn(&told) {
+        let kept = match self.held_turn(told) {
             Some(HeldTurn::Hosted(hold)) => self.keep_hosted(hold, counts),
-            Some(HeldTurn::Engine(handle)) => self.keep_engines(handle, counts, &told),
+            Some(HeldTurn::Engine(handle)) => self.keep_engines(handle, counts, told),
             None => None,
         };
         let Some(key) = self.session_key.clone() else { return };
@@ -68,7 +68,7 @@ impl Turn {
         }
     }
 
-    fn held_turn(&mut self, told: &Told) -> Option<HeldTurn> {
+    fn held_turn(&mut self, told: Option<&Told>) -> Option<HeldTurn> {
         if self.pool.config.mode == PoolMode::HostManaged {
             return self.hold.take().map(HeldTurn::Hosted);
         }
@@ -76,7 +76,9 @@ impl Turn {
             // An engine keeps only turns whose KV it fetched.
             return None;
         }
-        let handle = told.params.as_deref().ok_or_else(|| "it told of no kv_transfer_params".to_owned());
+        let handle = told
+            .and_then(|told| told.params.as_deref())
+            .ok_or_else(|| "it told of no kv_transfer_params".to_owned());
         match handle.and_then(BackHandle::read) {
             Ok(handle) => Some(HeldTurn::Engine(handle)),
             Err(why) => {
@@ -121,7 +123,12 @@ impl Turn {
     }
 
     /// What is not kept is let go: the engine would keep it for its own time.
-    fn keep_engines(&mut self, handle: BackHandle, counts: TurnCounts, told: &Told) -> Option<KeptTurn> {
+    fn keep_engines(
+        &mut self,
+        handle: BackHandle,
+        counts: TurnCounts,
+        told: Option<&Told>,
+    ) -> Option<KeptTurn> {
         let answered_ms = millis(self.app.clock.elapsed());
         let usable_ms = usable_for_ms(&self.pool.config, &self.app.config.server);
         let place = Place {
@@ -147,13 +154,15 @@ impl Turn {
         &mut self,
         place: &Place,
         counts: TurnCounts,
-        told: &Told,
+        told: Option<&Told>,
     ) -> Option<(Held, Lease, RequestFacts)> {
-        self.session_key.as_ref()?;
+        if self.session_key.is_none() || self.pool.reuse_is_off() {
+            return None;
+        }
         let block_tokens = NonZeroU32::new(self.pool.config.block_tokens)?;
         let held = Held::of_turn(&guard::Told {
-            prompt_ids: told.prompt_ids.as_deref(),
-            output_ids: told.output_ids.as_deref(),
+            prompt_ids: told.and_then(|told| told.prompt_ids.as_deref()),
+            output_ids: told.and_then(|told| told.output_ids.as_deref()),
             tokens: place.handle.tokens,
             blocks_of_groups: &place.handle.blocks_of_groups,
             block_tokens,

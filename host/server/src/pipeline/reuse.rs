@@ -9,6 +9,7 @@ use sluice_core::health::State;
 use sluice_core::history::guard::{Prompt, Refusal};
 use sluice_core::history::tokens::Sequence;
 
+use super::asks;
 use super::attempt::Attempt;
 use super::call::Call;
 use super::tokenize;
@@ -19,6 +20,8 @@ use crate::http::segments::Taken;
 use crate::kept::found::{self, Found};
 use crate::kept::{Blocks, KeptFate, KeptTurn};
 use crate::off_loop;
+use crate::prompt_ids::{Agreement, PromptIds};
+use crate::telemetry::labels::Label;
 
 /// Looks for what is kept of the conversation.
 pub(super) async fn find(call: &mut Call<'_>) {
@@ -30,7 +33,7 @@ pub(super) async fn find(call: &mut Call<'_>) {
         }
         PoolMode::Bidirectional => {
             let turns = call.app.kept.of(&key);
-            if turns.is_empty() {
+            if turns.is_empty() || call.pool.reuse_is_off() {
                 return;
             }
             match of_engines(call, turns).await {
@@ -48,11 +51,11 @@ async fn of_engines(call: &mut Call<'_>, turns: Vec<(u64, KeptTurn)>) -> Result<
     if has_media {
         return Err(Refusal::Media.name());
     }
-    let ids = tokenize::prompt_ids(call).await.map_err(|why| why.name())?;
+    let ids = tokenize::prompt_ids(call).await.map_err(|why| why.result().name())?;
     call.prompt_ids = Some(ids.clone());
     let app = call.app.clone();
-    let compared = off_loop::run(size_of_val::<[u32]>(&ids), move || {
-        let prompt = Prompt { sequence: Sequence::of_ids(&ids), has_media };
+    let compared = off_loop::run(size_of_val::<[u32]>(ids.ids()), move || {
+        let prompt = Prompt { sequence: Sequence::of_ids(ids.ids()), has_media };
         found::of_tokens(&turns, &prompt, millis(app.clock.elapsed()))
     });
     let found = compared.await.map_err(|_| "host-short")?.map_err(|refusal| refusal.name())?;
@@ -80,8 +83,10 @@ pub(super) struct Back {
     app: Arc<App>,
     turn: Option<KeptTurn>,
     /// Offered: proven to be of the prompt.
-    pub tokens: u32,
-    /// `kv_transfer_params` of the leg.
+    tokens: u32,
+    /// The prompt's, by which that is proven.
+    ids: PromptIds,
+    /// `kv_transfer_params` of the leg, which must ask for token ids.
     pub params: String,
     /// To mark the leg's body with.
     pub taken: Taken,
@@ -96,7 +101,9 @@ impl Back {
             return None;
         }
         let turn = take(call)?;
-        let cut = call.found?.cut?;
+        let (cut, ids) = (call.found?.cut?, call.prompt_ids.clone()?);
+        let by_ids =
+            attempt.table.workers.get(prefill as usize).is_some_and(|worker| asks::takes_ids(worker));
         let end = |turn: KeptTurn, fate: KeptFate| {
             call.app.kept.end(&**call.app, turn, fate);
             None
@@ -124,7 +131,19 @@ impl Back {
         }
         call.app.kept.count(&turn, KeptFate::Taken);
         let (app, tokens) = (call.app.clone(), cut.tokens());
-        Some(Self { app, turn: Some(turn), tokens, params, taken: Taken::default() })
+        let params = if by_ids { ids.in_params(&params) } else { params };
+        Some(Self { app, turn: Some(turn), tokens, ids, params, taken: Taken::default() })
+    }
+
+    /// Whether the prefill engine has read the prompt as the proof has it. If not, it has computed on KV of other tokens, and what it
+    /// now keeps must not be used.
+    pub fn is_right(&self, answer: &[u8]) -> bool {
+        match self.ids.agree_with(answer) {
+            Agreement::Same => true,
+            Agreement::Differ { from } => from >= self.tokens as usize,
+            // What is not known is not used.
+            Agreement::Untold => false,
+        }
     }
 
     /// Prefill has answered, so it has fetched what it wanted, and its holder has freed the blocks. `cached_tokens`: of the prompt,

@@ -14,14 +14,14 @@ use sluice_core::verdict::TransferMode;
 use super::attempt::Attempt;
 use super::decide::Decision;
 use super::retain::TurnCounts;
-use super::told::Told;
+use super::told::{Telling, Told};
 use crate::app::App;
 use crate::clock::millis;
 use crate::config::PoolMode;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::kept::TurnHold;
 use crate::record::Record;
-use crate::request::Endpoint;
+use crate::request::{Asks, ClientRequest, Endpoint};
 use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
@@ -40,6 +40,8 @@ pub(super) struct Turn {
     pub prefill: Arc<Worker>,
     pub booking: Booking,
     pub leg: Leg,
+    /// Collects what its answer tells beside its words, where its leg was asked to tell.
+    pub telling: Option<Telling>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     /// Of a prompt that was prefilled elsewhere.
@@ -117,6 +119,7 @@ impl Turn {
             incarnation,
             endpoint: call.request.endpoint,
             leg,
+            telling: None,
             prompt_bytes: call.request.prompt_text().len(),
             tokens: call.tokens.clone(),
             arrived: call.arrived,
@@ -129,6 +132,13 @@ impl Turn {
     /// The prompt was prefilled elsewhere.
     pub fn prefilled_by(self, prefill: Arc<Worker>, prompt_tokens: Option<u32>, brought: Brought) -> Self {
         Self { prefill, prompt_tokens, brought: Some(brought), ..self }
+    }
+
+    /// Its leg was asked for this beyond what the client asked.
+    pub fn asked(self, asks: Asks, request: &ClientRequest<'_>) -> Self {
+        // What an engine keeps by itself has to be let go, too, where no later turn can use it.
+        let telling = (asks.token_ids || self.is_pinned).then(|| Telling::of(&self.pool, request, asks));
+        Self { telling, ..self }
     }
 
     /// What the prefill engine said, if decode was given its KV.
@@ -194,8 +204,8 @@ impl Turn {
         }
     }
 
-    /// The answer is whole.
-    pub fn finish(mut self, end: AnswerEnd, told: Told, record: &mut Record) {
+    /// The answer is whole. `told`: beside its words, where its leg was asked to tell.
+    pub fn finish(mut self, end: AnswerEnd, told: Option<Told>, record: &mut Record) {
         self.blocks_read();
         record.ok();
         self.leg.went_well();
@@ -213,8 +223,11 @@ impl Turn {
             story.leg_over(Outcome::Ok.name(), now);
         });
         self.tokens.counted(prompt_tokens, output_tokens);
+        if let Some(told) = &told {
+            self.pool.metrics.token_ids(told.ids);
+        }
         let finish = end.finish.unwrap_or(Finish::Other);
-        self.retain(TurnCounts { prompt_tokens, output_tokens, finish }, told);
+        self.retain(TurnCounts { prompt_tokens, output_tokens, finish }, told.as_ref());
         self.remember(prompt_tokens, output_tokens);
     }
 

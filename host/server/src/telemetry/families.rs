@@ -29,6 +29,8 @@ pub(super) type Figure = Gauge<f64, AtomicU64>;
 pub(super) struct Requests {
     pub total: Counters<3>,
     pub fallbacks: Counters<2>,
+    pub token_ids: Counters<2>,
+    pub tokenized: Counters<2>,
     pub retries: Counters<2>,
     pub transfers: Counters<3>,
     pub coerced: Counters<2>,
@@ -141,6 +143,9 @@ impl Requests {
         Self {
             total: new.metric("requests", "Requests by pool, endpoint and outcome"),
             fallbacks: new.metric("fallbacks", "Requests served otherwise than decided, by pool and reason"),
+            token_ids: new
+                .metric("token_ids", "Answers asked for their token ids, by pool and what they told of them"),
+            tokenized: new.metric("prompts_tokenized", "Prompts whose token ids were wanted, by pool and result"),
             retries: new
                 .metric("retries", "Legs sent again and attempts after the first, by pool and reason"),
             transfers: new.metric("transfers", "Prefill legs by pool, mode of transfer and what became of their KV handle, or of their blocks"),

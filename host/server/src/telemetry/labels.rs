@@ -90,10 +90,14 @@ labels! {
         KeptTurnsFull = "kept_turns_full",
         /// A decode engine keeps a turn and did not tell where: nobody can use it or let it go.
         TurnUntold = "turn_untold",
+        /// Prefill read a prompt otherwise than `/tokenize` did: decode computes it, and kept turns are not used any more.
+        ReadOtherwise = "read_otherwise",
         /// It gave a hint that no engine knows.
         UnknownHint = "unknown_hint",
         /// Prefill gave no usable handle: decode computes the prompt.
         TransferMissing = "transfer_missing",
+        /// A stream of an engine that says in no stream what it keeps: its turn is not used again.
+        StreamTellsNothing = "stream_tells_nothing",
         /// Decode answered and its engine never asked for the KV that was held for it: it computed the prompt.
         TransferIgnored = "transfer_ignored",
         /// An engine whose KV this host is to move is not attached: decode computes the prompt.
@@ -106,6 +110,44 @@ labels! {
         BreakersIgnored = "breakers_ignored",
         /// Retries were spent: the client got the failure.
         RetryBudgetSpent = "retry_budget_spent",
+    }
+
+    /// What an answer that was asked for its token ids told of them.
+    TokenIds {
+        /// All of the prompt's and the answer's, as far as the engine's own counts say.
+        Told = "told",
+        /// None, or not the prompt's.
+        Absent = "absent",
+        /// A part came without its ids: a parser holds them back.
+        Hidden = "hidden",
+        /// Not as many as the engine counted.
+        Miscounted = "miscounted",
+        /// Of several choices.
+        SeveralChoices = "several_choices",
+        /// More than a model reads.
+        TooMany = "too_many",
+        /// No list of ids.
+        Unreadable = "unreadable",
+    }
+
+    /// What became of a prompt that was to be tokenised.
+    Tokenized {
+        /// Its ids are known.
+        Ok = "ok",
+        /// A member acts on the prompt in a way that `/tokenize` does not know.
+        NotRenderable = "not_renderable",
+        /// Several prompts.
+        SeveralPrompts = "several_prompts",
+        /// No prefill worker is up.
+        NoWorker = "no_worker",
+        /// As many as may be are being tokenised.
+        Busy = "busy",
+        /// No answer in its time.
+        Late = "late",
+        /// No answer, or a refusal.
+        Failed = "failed",
+        /// Not of the shape that was expected.
+        Unreadable = "unreadable",
     }
 
     /// What became of a prefill leg's KV handle.
@@ -325,6 +367,8 @@ mod tests {
         check::<Retry>();
         check::<Fallback>();
         check::<HandleFate>();
+        check::<TokenIds>();
+        check::<Tokenized>();
         check::<TransferMode>();
         check::<Source>();
         check::<SpansDropped>();

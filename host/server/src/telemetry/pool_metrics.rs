@@ -11,7 +11,7 @@ use sluice_core::verdict::TransferMode;
 
 use super::counted::Counted;
 use super::families::{Phases, Policies, Requests};
-use super::labels::{Fallback, HandleFate, Label, Outcome, Phase, Retry, Source};
+use super::labels::{Fallback, HandleFate, Label, Outcome, Phase, Retry, Source, TokenIds, Tokenized};
 use crate::passthrough::paths::{PATHS, Path};
 use crate::request::Endpoint;
 
@@ -33,6 +33,8 @@ pub struct PoolMetrics {
     /// Filled when a path is first asked for: most pools serve few of them.
     passed: [OnceLock<Counted<Outcome>>; PATHS.len()],
     fallbacks: Counted<Fallback>,
+    token_ids: Counted<TokenIds>,
+    tokenized: Counted<Tokenized>,
     retries: Counted<Retry>,
     /// By how they move.
     transfers: Box<[Counted<HandleFate>]>,
@@ -53,6 +55,8 @@ impl PoolMetrics {
             requests: Endpoint::ALL.iter().map(of_endpoint).collect(),
             passed: Default::default(),
             fallbacks: Counted::resolve(&requests.fallbacks, by("reason")),
+            token_ids: Counted::resolve(&requests.token_ids, by("told")),
+            tokenized: Counted::resolve(&requests.tokenized, by("result")),
             retries: Counted::resolve(&requests.retries, by("reason")),
             transfers: TransferMode::ALL.iter().map(|mode| transfers(pool, *mode, requests)).collect(),
             pair_opened: requests.pair_opened.get_or_create_owned(&[("pool", pool.to_owned())]),
@@ -79,6 +83,16 @@ impl PoolMetrics {
     /// A request is served otherwise than decided.
     pub fn fallback(&self, reason: Fallback) {
         self.fallbacks.inc(reason);
+    }
+
+    /// An answer that was asked for its token ids told this of them.
+    pub fn token_ids(&self, told: TokenIds) {
+        self.token_ids.inc(told);
+    }
+
+    /// The token ids of a prompt were wanted.
+    pub fn tokenized(&self, result: Tokenized) {
+        self.tokenized.inc(result);
     }
 
     /// A leg is sent again, or another attempt is made.

@@ -24,6 +24,7 @@ use crate::pipeline::dispatch;
 use crate::pipeline::prefill::{self, Done, Prefilled};
 use crate::pipeline::pull::gone_error;
 use crate::record::Record;
+use crate::request::Asks;
 use crate::usage::PrefillUsage;
 
 /// How long an answer that has begun is kept from its client for what the prefill says of cached tokens. Its token is
@@ -105,7 +106,7 @@ async fn both(
 /// The decode leg, until its answer has begun.
 async fn decode(attempt: &Attempt<'_, '_>, leg: &mut Leg, spent: &Spent) -> Result<Began, Failed> {
     let deadline = Deadline::both(attempt.call);
-    let response = decode_leg::dispatched_to(attempt, leg, Some(spent), deadline).await?;
+    let response = decode_leg::dispatched_to(attempt, leg, Some(spent), Asks::default(), deadline).await?;
     answer::begin(attempt.call, leg, response, &deadline).await
 }
 

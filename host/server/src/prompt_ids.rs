@@ -1,0 +1,446 @@
+//! The token ids of a prompt, before it is prefilled: which requests an engine's `/tokenize` reads as its generation
+//! endpoints do, and what it is asked.
+//!
+//! Ids of another rendering would prove the wrong thing. So a member counts as harmless only if vLLM is known to leave
+//! prompts alone for it: what is not in a list here refuses.
+
+use std::sync::Arc;
+
+use memchr::memmem;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::http::members::Members;
+use crate::http::segments::Segments;
+use crate::http::token_ids::Found;
+use crate::request::{ClientRequest, Endpoint, STRIPPED};
+use crate::telemetry::labels::Tokenized;
+
+/// What `/tokenize` takes of a chat, and reads as a chat does.
+const OF_CHATS: [&str; 8] = [
+    "model",
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+];
+
+/// The same of a completion.
+const OF_COMPLETIONS: [&str; 3] = ["model", "prompt", "add_special_tokens"];
+
+/// What acts on the answer alone, on both endpoints, and what only OpenAI's own servers read.
+const HARMLESS: [&str; 51] = [
+    "allowed_token_ids",
+    "bad_words",
+    "best_of",
+    "frequency_penalty",
+    "ignore_eos",
+    "include_reasoning",
+    "include_stop_str_in_output",
+    "length_penalty",
+    "logit_bias",
+    "logprob_token_ids",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "metadata",
+    "min_p",
+    "min_tokens",
+    "n",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "priority",
+    "prompt_cache_key",
+    "repetition_detection",
+    "repetition_penalty",
+    "return_prompt_text",
+    "return_token_ids",
+    "return_token_offsets",
+    "return_tokens_as_token_ids",
+    "routed_experts_prompt_start",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "session_id",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "store",
+    "stream",
+    "stream_interval",
+    "stream_options",
+    "structured_outputs",
+    "temperature",
+    "thinking_token_budget",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "use_beam_search",
+    "user",
+    "verbosity",
+    "vllm_xargs",
+    "watermarking",
+];
+
+/// Members that are known to act on prompts, or on how they are cut: to be named.
+const KNOWN: [&str; 14] = [
+    "documents",
+    "echo",
+    "function_call",
+    "functions",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "prompt_embeds",
+    "prompt_logprobs",
+    "reasoning_effort",
+    "response_format",
+    "suffix",
+    "tool_choice",
+    "truncate_prompt_tokens",
+    "truncation_side",
+];
+
+/// An older name of a message's member: generation endpoints rename it, and `/tokenize` does not.
+const RENAMED: &str = "reasoning_content";
+
+/// Why a prompt's ids are not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoIds {
+    /// A member's name, or words where the name is the client's own.
+    #[error("{0:?} may act on the prompt in a way that /tokenize does not know")]
+    NotRenderable(&'static str),
+    /// Each has ids of its own.
+    #[error("there are several prompts")]
+    SeveralPrompts,
+    /// Nobody to ask.
+    #[error("no prefill worker is up")]
+    NoWorker,
+    /// This host asks as much as it may.
+    #[error("{at_once} prompts are being tokenised")]
+    Busy {
+        /// The bound.
+        at_once: usize,
+    },
+    /// No answer came in time.
+    #[error("no answer within {within_ms} ms")]
+    Late {
+        /// The bound.
+        within_ms: u128,
+    },
+    /// The engine could not be asked, or refused.
+    #[error("{0}")]
+    Failed(String),
+    /// What came, or what the client wrote, is no list of ids.
+    #[error("there is no list of token ids in {0}")]
+    Unreadable(&'static str),
+}
+
+impl NoIds {
+    /// For metrics.
+    pub fn result(&self) -> Tokenized {
+        match self {
+            Self::NotRenderable(_) => Tokenized::NotRenderable,
+            Self::SeveralPrompts => Tokenized::SeveralPrompts,
+            Self::NoWorker => Tokenized::NoWorker,
+            Self::Busy { .. } => Tokenized::Busy,
+            Self::Late { .. } => Tokenized::Late,
+            Self::Failed(_) => Tokenized::Failed,
+            Self::Unreadable(_) => Tokenized::Unreadable,
+        }
+    }
+}
+
+/// A prompt's token ids, at least one. Cheap to copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptIds(Arc<[u32]>);
+
+/// Whether an engine read a prompt as `/tokenize` did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agreement {
+    /// The same ids.
+    Same,
+    /// Others, from this token on.
+    Differ {
+        /// Tokens that are the same.
+        from: usize,
+    },
+    /// The answer does not say what it read.
+    Untold,
+}
+
+impl PromptIds {
+    fn new(ids: Vec<u32>, of: &'static str) -> Result<Self, NoIds> {
+        if ids.is_empty() { Err(NoIds::Unreadable(of)) } else { Ok(Self(ids.into())) }
+    }
+
+    /// The ids.
+    pub fn ids(&self) -> &Arc<[u32]> {
+        &self.0
+    }
+
+    /// `kv_transfer_params` (raw JSON) with these ids in it, so that an engine from 0.33 on does not tokenise again. What
+    /// is no object stays as it is.
+    pub fn in_params(&self, params: &str) -> String {
+        let list = serde_json::to_string(&*self.0).unwrap_or_default();
+        let written = Members::parse(params.as_bytes())
+            .map(|members| members.write(&[], &[("prompt_token_ids", &list)]));
+        written.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| params.to_owned())
+    }
+
+    /// Holds them against what the answer of a leg says that its engine read. The leg must have been asked for token ids.
+    pub fn agree_with(&self, answer: &[u8]) -> Agreement {
+        let list = Found::read(answer).ok().and_then(|found| found.prompt_ids.text());
+        let Some(read) = list.and_then(|list| serde_json::from_slice::<Vec<u32>>(list).ok()) else {
+            return Agreement::Untold;
+        };
+        if read[..] == self.0[..] {
+            return Agreement::Same;
+        }
+        Agreement::Differ {
+            from: read.iter().zip(self.0.iter()).take_while(|(one, other)| one == other).count(),
+        }
+    }
+}
+
+/// How a prompt's ids are found.
+#[derive(Debug)]
+pub enum Source {
+    /// The client wrote ids.
+    Written(PromptIds),
+    /// An engine is to be asked with this body.
+    Asked(Segments),
+}
+
+/// Where a request's prompt ids come from, or why they cannot be known.
+///
+/// # Errors
+/// See [`NoIds`].
+pub fn source(request: &ClientRequest<'_>) -> Result<Source, NoIds> {
+    let members = &request.members;
+    let taken: &[&str] = match request.endpoint {
+        Endpoint::Chat => &OF_CHATS,
+        Endpoint::Completions => &OF_COMPLETIONS,
+    };
+    for name in members.names().filter(|name| !taken.contains(name)) {
+        if members.get(name).is_some() && !is_harmless(request, name) {
+            let known = KNOWN.iter().find(|known| **known == name);
+            return Err(NoIds::NotRenderable(known.copied().unwrap_or("a member of another name")));
+        }
+    }
+    let prompt = match request.endpoint {
+        Endpoint::Chat => {
+            let messages = members.get("messages").map_or("", |messages| messages.get());
+            if memmem::find(messages.as_bytes(), RENAMED.as_bytes()).is_some() {
+                return Err(NoIds::NotRenderable(RENAMED));
+            }
+            None
+        }
+        Endpoint::Completions => match written(members.get("prompt").map_or("", |prompt| prompt.get()))? {
+            Written::Ids(ids) => return Ok(Source::Written(ids)),
+            Written::Text(text) => Some(("prompt", text)),
+        },
+    };
+    Ok(Source::Asked(request.only(taken, prompt.as_slice())))
+}
+
+fn is_harmless(request: &ClientRequest<'_>, name: &str) -> bool {
+    let written = || request.members.get(name).map_or("", |value| value.get());
+    match (request.endpoint, name) {
+        // Some templates tell a model of a choice that it must make, some servers leave out tools that it must not use.
+        (Endpoint::Chat, "tool_choice") => match written() {
+            "\"auto\"" => true,
+            "\"none\"" => request.members.get("tools").is_none(),
+            _ => false,
+        },
+        // Some chat templates tell of it.
+        (Endpoint::Completions, "response_format") => true,
+        (_, "echo") => written() == "false",
+        _ => HARMLESS.contains(&name) || STRIPPED.contains(&name),
+    }
+}
+
+/// A completion's prompt.
+enum Written<'a> {
+    Ids(PromptIds),
+    /// A JSON string.
+    Text(&'a str),
+}
+
+/// `"a"` and `["a"]` are one text, `[1, 2]` and `[[1, 2]]` one list of ids.
+fn written(prompt: &str) -> Result<Written<'_>, NoIds> {
+    const OF: &str = "the member \"prompt\"";
+    let first = |text: &str| text.bytes().next();
+    let inside = prompt.strip_prefix('[').map(str::trim_start);
+    let one = match inside.map(first) {
+        Some(Some(b'"' | b'[')) => {
+            let prompts: Vec<&RawValue> = serde_json::from_str(prompt).map_err(|_| NoIds::Unreadable(OF))?;
+            let [one] = prompts[..] else { return Err(NoIds::SeveralPrompts) };
+            one.get()
+        }
+        _ => prompt,
+    };
+    if first(one) == Some(b'"') {
+        return Ok(Written::Text(one));
+    }
+    let ids = serde_json::from_str(one).map_err(|_| NoIds::Unreadable(OF))?;
+    PromptIds::new(ids, OF).map(Written::Ids)
+}
+
+/// The ids in an answer of `/tokenize`.
+///
+/// # Errors
+/// [`NoIds::Unreadable`], also where it counts other than it lists.
+pub fn answered(answer: &[u8]) -> Result<PromptIds, NoIds> {
+    const OF: &str = "the answer of /tokenize";
+    #[derive(Deserialize)]
+    struct Answer {
+        count: usize,
+        tokens: Vec<u32>,
+    }
+    match serde_json::from_slice::<Answer>(answer) {
+        Ok(Answer { count, tokens }) if count == tokens.len() => PromptIds::new(tokens, OF),
+        _ => Err(NoIds::Unreadable(OF)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use hyper::HeaderMap;
+
+    use super::*;
+
+    fn of(endpoint: Endpoint, body: &str) -> Result<Source, NoIds> {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        source(&ClientRequest::parse(endpoint, &HeaderMap::new(), &body).expect("a request"))
+    }
+
+    fn asked(endpoint: Endpoint, body: &str) -> Result<String, NoIds> {
+        match of(endpoint, body)? {
+            Source::Asked(body) => Ok(String::from_utf8(body.joined()).expect("UTF-8")),
+            Source::Written(ids) => Ok(format!("{:?}", ids.ids())),
+        }
+    }
+
+    #[test]
+    fn what_acts_on_the_answer_alone_is_left_out() {
+        let body = r#"{"temperature":0,"model":"m","messages":[],"stream":true,"cache_salt":"x","reasoning_effort":null,"tools":[{"type":"function"}],"tool_choice":"auto","max_tokens":3,"add_generation_prompt":false,"chat_template_kwargs":{"a":1}}"#;
+        let expected = r#"{"model":"m","messages":[],"tools":[{"type":"function"}],"add_generation_prompt":false,"chat_template_kwargs":{"a":1}}"#;
+        assert_eq!(asked(Endpoint::Chat, body).as_deref(), Ok(expected));
+        for name in HARMLESS {
+            // No value of a request's own type is needed: none is looked at.
+            let body = format!(r#"{{"model":"m","prompt":"x","{name}":1}}"#);
+            let parsed =
+                ClientRequest::parse(Endpoint::Completions, &HeaderMap::new(), &Bytes::from(body.clone()))
+                    .is_ok();
+            assert!(
+                !parsed
+                    || asked(Endpoint::Completions, &body).as_deref() == Ok(r#"{"model":"m","prompt":"x"}"#),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_may_act_on_the_prompt_refuses() {
+        let member = NoIds::NotRenderable;
+        for (extra, expected) in [
+            (r#""documents":[{"a":"b"}]"#, member("documents")),
+            (r#""reasoning_effort":"low""#, member("reasoning_effort")),
+            (r#""response_format":{"type":"json_object"}"#, member("response_format")),
+            (r#""truncate_prompt_tokens":-1"#, member("truncate_prompt_tokens")),
+            (r#""mm_processor_kwargs":{}"#, member("mm_processor_kwargs")),
+            (r#""echo":true"#, member("echo")),
+            (r#""tool_choice":"required""#, member("tool_choice")),
+            (r#""tool_choice":{"type":"function"}"#, member("tool_choice")),
+            (r#""tool_choice":"none","tools":[{}]"#, member("tool_choice")),
+            (r#""a_new_member":false"#, member("a member of another name")),
+            (r#""messages":[{"role":"assistant","reasoning_content":"x"}]"#, member("reasoning_content")),
+        ] {
+            let body = format!(r#"{{"model":"m","messages":[],{extra}}}"#);
+            assert_eq!(asked(Endpoint::Chat, &body), Err(expected), "{extra}");
+        }
+        for extra in
+            [r#""tool_choice":"none""#, r#""echo":false"#, r#""documents":null"#, r#""a_new_member":null"#]
+        {
+            let body = format!(r#"{{"model":"m","messages":[],{extra}}}"#);
+            assert!(asked(Endpoint::Chat, &body).is_ok(), "{extra}");
+        }
+        for (extra, known) in
+            [(r#""suffix":"x""#, "suffix"), (r#""messages":[1]"#, "a member of another name")]
+        {
+            let body = format!(r#"{{"model":"m","prompt":"x",{extra}}}"#);
+            assert_eq!(asked(Endpoint::Completions, &body), Err(member(known)));
+        }
+    }
+
+    #[test]
+    fn ids_that_the_client_wrote_need_no_engine() {
+        for (prompt, expected) in [
+            (r#""a [1]""#, Ok(r#"{"model":"m","prompt":"a [1]"}"#)),
+            (r#"[ "a" ]"#, Ok(r#"{"model":"m","prompt":"a"}"#)),
+            ("[1, 2]", Ok("[1, 2]")),
+            ("[ [1,2] ]", Ok("[1, 2]")),
+            ("[[1],[2]]", Err(NoIds::SeveralPrompts)),
+            (r#"["a","b"]"#, Err(NoIds::SeveralPrompts)),
+            ("[]", Err(NoIds::Unreadable("the member \"prompt\""))),
+            ("[1.5]", Err(NoIds::Unreadable("the member \"prompt\""))),
+            ("[-1]", Err(NoIds::Unreadable("the member \"prompt\""))),
+            ("[1,[2]]", Err(NoIds::Unreadable("the member \"prompt\""))),
+        ] {
+            let body = format!(r#"{{"model":"m","prompt":{prompt}}}"#);
+            assert_eq!(asked(Endpoint::Completions, &body), expected.map(str::to_owned), "{prompt}");
+        }
+    }
+
+    #[test]
+    fn an_answer_must_count_what_it_lists() {
+        let ids =
+            answered(br#"{"count":3,"max_model_len":64,"tokens":[1,2,3],"token_strs":null}"#).expect("ids");
+        assert_eq!(ids.ids()[..], [1, 2, 3]);
+        for answer in [
+            r#"{"count":2,"tokens":[1,2,3]}"#,
+            r#"{"count":0,"tokens":[]}"#,
+            r#"{"tokens":[1]}"#,
+            r#"{"count":1,"tokens":["a"]}"#,
+            r#"{"count":1,"tokens":[4294967296]}"#,
+            "[]",
+            "",
+        ] {
+            assert!(answered(answer.as_bytes()).is_err(), "{answer}");
+        }
+    }
+
+    #[test]
+    fn ids_are_held_against_what_an_engine_read() {
+        let ids = answered(br#"{"count":3,"tokens":[1,2,3]}"#).expect("ids");
+        for (answer, expected) in [
+            (r#"{"prompt_token_ids":[1,2,3],"choices":[{"index":0}]}"#, Agreement::Same),
+            (r#"{"choices":[{"index":0,"prompt_token_ids":[1,2,3]}]}"#, Agreement::Same),
+            (r#"{"prompt_token_ids":[1,9,3]}"#, Agreement::Differ { from: 1 }),
+            (r#"{"prompt_token_ids":[1,2,3,4]}"#, Agreement::Differ { from: 3 }),
+            (r#"{"prompt_token_ids":[1,2]}"#, Agreement::Differ { from: 2 }),
+            (r#"{"prompt_token_ids":null}"#, Agreement::Untold),
+            (r#"{}"#, Agreement::Untold),
+            ("", Agreement::Untold),
+        ] {
+            assert_eq!(ids.agree_with(answer.as_bytes()), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn params_carry_ids() {
+        let ids = answered(br#"{"count":2,"tokens":[1,20]}"#).expect("ids");
+        for (params, expected) in [
+            (r#"{"a":1}"#, r#"{"a":1,"prompt_token_ids":[1,20]}"#),
+            (r#"{"prompt_token_ids":[9],"a":1}"#, r#"{"a":1,"prompt_token_ids":[1,20]}"#),
+            ("7", "7"),
+        ] {
+            assert_eq!(ids.in_params(params), expected);
+        }
+    }
+}
