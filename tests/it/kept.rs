@@ -2,6 +2,7 @@
 
 mod deaths;
 mod decided;
+mod engines;
 mod talk;
 
 use sluice_harness::ask::message;

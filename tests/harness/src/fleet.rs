@@ -41,6 +41,12 @@ impl FleetPlan {
         Self { host: HostPlan::new(Mode::HostManaged), attached: true, ..Self::pull(prefills, decodes) }
     }
 
+    /// Engines of this version of vLLM, whose decode side gives its turns' KV back.
+    pub fn bidirectional(prefills: usize, decodes: usize, wire: &str) -> Self {
+        let plan = Self { host: HostPlan::new(Mode::Bidirectional), ..Self::pull(prefills, decodes) };
+        plan.engines("", &format!("--bidirectional --kv-recompute-threshold 0 --wire {wire}"))
+    }
+
     /// The same with engines that do not attach to their host.
     pub fn unattached(self) -> Self {
         Self { attached: false, ..self }

@@ -22,6 +22,15 @@ pub fn keeping(prefills: usize, decodes: usize, settings: &str) -> FleetPlan {
     plan.engines("", "--no-prefix-caching")
 }
 
+/// The same with engines of this version of vLLM, which move KV by themselves.
+pub fn keeping_themselves(prefills: usize, decodes: usize, wire: &str, settings: &str) -> FleetPlan {
+    let hosted = keeping(prefills, decodes, settings);
+    let plan = FleetPlan::bidirectional(prefills, decodes, wire).engines("", "--no-prefix-caching");
+    let mut host = hosted.host;
+    (host.mode, host.pool) = (plan.host.mode, plan.host.pool);
+    FleetPlan { host, policies: hosted.policies, ..plan }
+}
+
 /// How a client takes its answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
@@ -93,7 +102,9 @@ impl Talk {
         let host = &fleet.host;
         host.until_metric("sluice_in_flight_requests", &[], |count| count == 0.0, SOON).await.unwrap();
         let live = Events::of(fleet).await.live();
-        host.until_metric("sluice_transfer_holds", &[], |holds| holds == live, SOON).await.unwrap();
+        if host.metrics().await.unwrap().has("sluice_transfer_holds") {
+            host.until_metric("sluice_transfer_holds", &[], |holds| holds == live, SOON).await.unwrap();
+        }
         let reused = Events::of(fleet).await.reused - before.reused;
         Turn { held: held(&ask), prompt: ask.prompt_tokens(), reused: reused as usize, reply }
     }
@@ -148,6 +159,10 @@ pub struct Events {
     pub superseded: f64,
     pub crowded: f64,
     pub drained: f64,
+    pub withheld: f64,
+    /// Never kept here, though an engine held them.
+    pub not_kept: f64,
+    pub unreleased: f64,
     /// Tokens.
     pub reused: f64,
 }
@@ -166,14 +181,17 @@ impl Events {
             superseded: count("superseded"),
             crowded: count("crowded"),
             drained: count("drained"),
+            withheld: count("withheld"),
+            not_kept: count("not_kept"),
+            unreleased: count("unreleased"),
             reused: metrics.sum("sluice_reused_tokens_total", &[]),
         }
     }
 
     /// Turns that are kept now: each ends once.
     pub fn live(&self) -> f64 {
-        let Self { kept, taken, released, expired, lost, superseded, crowded, drained, .. } = self;
-        kept - (taken + released + expired + lost + superseded + crowded + drained)
+        let Self { kept, taken, released, expired, lost, superseded, crowded, drained, withheld, .. } = self;
+        kept - (taken + released + expired + lost + superseded + crowded + drained + withheld)
     }
 }
 
@@ -182,7 +200,9 @@ pub async fn nothing_left(fleet: &Fleet) {
     let host = &fleet.host;
     let names: Vec<_> = fleet.names().iter().map(String::as_str).collect();
     nothing_left_booked(host, &names).await;
-    host.until_metric("sluice_transfer_holds", &[], |holds| holds == 0.0, SOON).await.unwrap();
+    if host.metrics().await.unwrap().has("sluice_transfer_holds") {
+        host.until_metric("sluice_transfer_holds", &[], |holds| holds == 0.0, SOON).await.unwrap();
+    }
     for name in names {
         let name_of = [("worker", name)];
         host.until_metric("sluice_worker_handles", &name_of, |handles| handles == 0.0, SOON).await.unwrap();
