@@ -209,7 +209,7 @@ async fn garbage_upstreams_do_no_harm() {
             let engine = MockEngine::raw(bytes).await.unwrap();
             let plan = match mode {
                 Mode::Unified => HostPlan::new(mode).worker("unified", engine.url()),
-                Mode::Pull | Mode::HostManaged => {
+                Mode::Pull | Mode::Bidirectional | Mode::HostManaged => {
                     let other = engine.url().replace("127.0.0.1", "localhost");
                     HostPlan::new(mode).worker("prefill", engine.url()).worker("decode", &other)
                 }

@@ -7,6 +7,8 @@ use std::fmt::Write;
 pub enum Mode {
     /// Prefill and decode workers.
     Pull,
+    /// Prefill and decode workers; decode workers keep turns for the next one.
+    Bidirectional,
     /// Prefill and decode workers whose KV the host moves.
     HostManaged,
     /// Each worker serves alone.
@@ -96,6 +98,7 @@ impl HostPlan {
     pub fn toml(&self) -> String {
         let mode = match self.mode {
             Mode::Pull => "pull",
+            Mode::Bidirectional => "bidirectional",
             Mode::HostManaged => "host-managed",
             Mode::Unified => "unified",
         };

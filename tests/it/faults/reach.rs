@@ -69,7 +69,7 @@ async fn all_paths(mode: Mode) {
         (MockEngine::well_behaved().await.unwrap(), MockEngine::well_behaved().await.unwrap());
     let plan = match mode {
         Mode::Unified => HostPlan::new(mode).worker("unified", first.url()),
-        Mode::Pull | Mode::HostManaged => {
+        Mode::Pull | Mode::Bidirectional | Mode::HostManaged => {
             let plan = HostPlan::new(mode).worker("prefill", first.url()).worker("decode", second.url());
             // Some paths are for workers that serve alone.
             plan.worker("unified", &second.url().replace("127.0.0.1", "localhost"))

@@ -21,8 +21,9 @@ use crate::app::App;
 use crate::clock::millis;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::kept::{HeldTokens, KeptFate, KeptTurn, TurnHold};
+use crate::made_stream::StreamOptions;
 use crate::record::Record;
-use crate::request::{Asks, ClientRequest};
+use crate::request::{Asks, ClientRequest, Endpoint};
 use crate::telemetry::labels::{Fallback, Label, Outcome, Phase};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
@@ -49,6 +50,8 @@ pub(super) struct Turn {
     pub leg: Leg,
     /// Collects what its answer tells beside its words, where its leg was asked to tell.
     pub telling: Option<Telling>,
+    /// Of a client that gets a stream where its leg gives a whole answer.
+    pub makes_stream: Option<(Endpoint, StreamOptions)>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     /// Of a prompt that was prefilled elsewhere.
@@ -114,6 +117,7 @@ impl Turn {
             hold: turn_hold,
             leg,
             telling: None,
+            makes_stream: None,
             prompt_bytes: call.request.prompt_text().len(),
             tokens: call.tokens.clone(),
             arrived: call.arrived,
@@ -131,7 +135,8 @@ impl Turn {
     /// Its leg was asked for this beyond what the client asked.
     pub fn asked(self, asks: Asks, request: &ClientRequest<'_>) -> Self {
         let telling = asks.token_ids.then(|| Telling::of(&self.pool, request));
-        Self { telling, ..self }
+        let makes_stream = asks.unstreamed.then(|| (request.endpoint, StreamOptions::of(request)));
+        Self { telling, makes_stream, ..self }
     }
 
     /// What the prefill engine said, if decode was given its KV.
