@@ -39,6 +39,7 @@ mod streams;
 mod surface;
 mod tenants;
 mod tls;
+mod token_ids;
 mod traces;
 mod usage;
 mod wire;

@@ -26,6 +26,7 @@ pub mod kept;
 pub mod kv_probe;
 pub mod last_call;
 pub mod listen;
+pub(crate) mod made_stream;
 pub mod models;
 pub mod node;
 pub mod off_loop;

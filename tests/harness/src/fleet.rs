@@ -36,15 +36,15 @@ impl FleetPlan {
         Self::new(Mode::Pull, prefills.chain(decodes).collect())
     }
 
+    /// The same, whose decode engines keep turns for the next one.
+    pub fn bidirectional(prefills: usize, decodes: usize) -> Self {
+        let plan = Self { host: HostPlan::new(Mode::Bidirectional), ..Self::pull(prefills, decodes) };
+        plan.engines("", "--bidirectional")
+    }
+
     /// The same, whose KV the host moves.
     pub fn hosted(prefills: usize, decodes: usize) -> Self {
         Self { host: HostPlan::new(Mode::HostManaged), attached: true, ..Self::pull(prefills, decodes) }
-    }
-
-    /// Engines of this version of vLLM, whose decode side gives its turns' KV back.
-    pub fn bidirectional(prefills: usize, decodes: usize, wire: &str) -> Self {
-        let plan = Self { host: HostPlan::new(Mode::Bidirectional), ..Self::pull(prefills, decodes) };
-        plan.engines("", &format!("--bidirectional --kv-recompute-threshold 0 --wire {wire}"))
     }
 
     /// The same with engines that do not attach to their host.

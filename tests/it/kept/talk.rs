@@ -25,7 +25,8 @@ pub fn keeping(prefills: usize, decodes: usize, settings: &str) -> FleetPlan {
 /// The same with engines of this version of vLLM, which move KV by themselves.
 pub fn keeping_themselves(prefills: usize, decodes: usize, wire: &str, settings: &str) -> FleetPlan {
     let hosted = keeping(prefills, decodes, settings);
-    let plan = FleetPlan::bidirectional(prefills, decodes, wire).engines("", "--no-prefix-caching");
+    let engines = format!("--no-prefix-caching --kv-recompute-threshold 0 --wire {wire}");
+    let plan = FleetPlan::bidirectional(prefills, decodes).engines("", &engines);
     let mut host = hosted.host;
     (host.mode, host.pool) = (plan.host.mode, plan.host.pool);
     FleetPlan { host, policies: hosted.policies, ..plan }

@@ -9,7 +9,7 @@ use super::check::{Seen, file, name, number, optional};
 use super::check_transfer;
 use super::errors::Problems;
 use super::limits;
-use super::meant::{Pool, PoolMode, Worker, worker_id};
+use super::meant::{Pool, PoolMode, StreamsBy, Worker, worker_id};
 use super::table::Field;
 use super::url::WorkerUrl;
 use super::written;
@@ -91,6 +91,7 @@ fn pool(path: &Path, written: &written::Pool, problems: &mut Problems<'_>) -> Po
             problems,
         ),
         max_model_len: optional("max_model_len", &written.max_model_len, limits::MAX_MODEL_LEN, problems),
+        streams: streams(mode, written, problems),
         probe_kv: written.probe_kv.as_ref().is_none_or(|field| *field.get_ref()),
         engine_api_key_file: file(
             "engine_api_key_file",
@@ -238,6 +239,24 @@ fn role(field: &Spanned<String>, problems: &mut Problems<'_>) -> Option<Role> {
         problems.at(field.span(), format!("{written:?} is no role"), spelling::choice(written, names));
     }
     known
+}
+
+/// Who makes a pool's streams.
+fn streams(mode: Option<PoolMode>, written: &written::Pool, problems: &mut Problems<'_>) -> StreamsBy {
+    let Some(field) = &written.streams else { return StreamsBy::Engine };
+    let names = || StreamsBy::ALL.into_iter().map(StreamsBy::name);
+    let Some(by) = StreamsBy::ALL.into_iter().find(|by| by.name() == field.get_ref()) else {
+        let what = format!("{:?} does not say who makes streams", field.get_ref());
+        problems.at(field.span(), what, spelling::choice(field.get_ref(), names));
+        return StreamsBy::Engine;
+    };
+    if by == StreamsBy::Host
+        && let Some(mode) = mode.filter(|mode| *mode != PoolMode::Bidirectional)
+    {
+        let what = format!("streams = {:?} means nothing in a {} pool", by.name(), mode.name());
+        problems.at(field.span(), what, "take it out: its engines' streams lose nothing");
+    }
+    by
 }
 
 fn known_role(written: &str) -> Option<Role> {

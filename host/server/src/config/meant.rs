@@ -136,7 +136,7 @@ impl Config {
         self.pools.iter().any(|pool| pool.mode == PoolMode::HostManaged)
     }
 
-    /// What the file says to no end.
+    /// What the file says to no end, or at a price.
     pub fn notes(&self) -> Vec<String> {
         let unused = self.transfer.line.filter(|_| !self.moves_kv());
         let told = |line| {
@@ -146,7 +146,15 @@ impl Config {
                 PoolMode::HostManaged.name()
             )
         };
-        unused.map(told).into_iter().collect()
+        let made = self.pools.iter().filter(|pool| pool.streams == StreamsBy::Host);
+        let priced = made.map(|pool| {
+            format!(
+                "pool {:?} has streams = {:?}: of conversations, a stream's first token comes with its last",
+                pool.name,
+                pool.streams.name()
+            )
+        });
+        unused.map(told).into_iter().chain(priced).collect()
     }
 }
 
@@ -289,6 +297,28 @@ impl PoolMode {
     }
 }
 
+/// Who makes a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StreamsBy {
+    /// The engine.
+    Engine,
+    /// This host, of the engine's whole answer.
+    Host,
+}
+
+impl StreamsBy {
+    /// All of them, in the order in which messages list them.
+    pub const ALL: [Self; 2] = [Self::Engine, Self::Host];
+
+    /// The name used in configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Engine => "engine",
+            Self::Host => "made",
+        }
+    }
+}
+
 /// `[[pool]]`: the workers that serve one model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
@@ -315,6 +345,8 @@ pub struct Pool {
     pub decode_first_byte_ms: u64,
     /// Longest context in tokens, prompt and answer together; `None` leaves it to the engines.
     pub max_model_len: Option<u32>,
+    /// Who makes the streams of requests whose turn may be kept.
+    pub streams: StreamsBy,
     /// Whether a pull pool is probed for whether KV really moves, with small requests of the host's own.
     pub probe_kv: bool,
     /// Holds the API key that the pool's engines ask for.

@@ -32,8 +32,8 @@ use toml::de::DeTable;
 pub use self::errors::{ConfigError, Problem};
 pub use self::limits::{BUILTIN, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
 pub use self::meant::{
-    Config, Policy, PolicyCache, Pool, PoolMode, SampleRatio, Server, Sessions, Telemetry, Tenant, Tenants,
-    Tls, Transfer, UpstreamTls, Worker, worker_id,
+    Config, Policy, PolicyCache, Pool, PoolMode, SampleRatio, Server, Sessions, StreamsBy, Telemetry, Tenant,
+    Tenants, Tls, Transfer, UpstreamTls, Worker, worker_id,
 };
 pub use self::secrets::{Secrets, own_headers, secret};
 pub use self::source::Place;

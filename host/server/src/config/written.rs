@@ -62,6 +62,7 @@ const POOL: Shape = Shape {
         "decode_first_byte_ms",
         "max_model_len",
         "probe_kv",
+        "streams",
         "engine_api_key_file",
         "worker",
     ],
@@ -180,6 +181,7 @@ pub(super) struct Pool {
     pub(super) decode_first_byte_ms: Field<i128>,
     pub(super) max_model_len: Field<i128>,
     pub(super) probe_kv: Field<bool>,
+    pub(super) streams: Field<String>,
     pub(super) engine_api_key_file: Field<String>,
     pub(super) workers: Vec<Worker>,
 }
@@ -337,6 +339,7 @@ fn pool(mut table: Table<'_>, problems: &mut Problems<'_>) -> Pool {
         decode_first_byte_ms: table.number("decode_first_byte_ms", problems),
         max_model_len: table.number("max_model_len", problems),
         probe_kv: table.boolean("probe_kv", problems),
+        streams: table.text("streams", problems),
         engine_api_key_file: table.text("engine_api_key_file", problems),
         workers: workers.into_iter().map(|table| worker(table, problems)).collect(),
         span,

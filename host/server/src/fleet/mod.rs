@@ -14,6 +14,7 @@ pub mod probe;
 pub mod scrape;
 pub mod sequences;
 pub mod status;
+pub mod streams;
 pub mod table;
 pub mod worker;
 

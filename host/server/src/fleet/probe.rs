@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::scrape::{self, EngineMetrics, Totals};
+use super::streams;
 use super::worker::BookedNow;
 use super::{Fleet, Pool, Worker};
 use crate::http::segments::Segments;
@@ -191,6 +192,7 @@ impl Probe {
         if let Ok(text) = self.get("/version", SMALL_ANSWER_BYTES_AT_MOST).await
             && let Ok(Version { version }) = serde_json::from_str(&text)
         {
+            streams::tell(&self.pool, &self.worker, &version, &self.telemetry);
             self.worker.seen().version = Some(version);
         }
     }

@@ -24,6 +24,7 @@ use crate::http::body::{ResponseBody, whole_with_place};
 use crate::http::error::{Blame, json_response};
 use crate::http::members::{Members, Raw};
 use crate::http::sse::ENGINE_INTERNAL;
+use crate::made_stream;
 use crate::off_loop;
 use crate::record::Record;
 use crate::telemetry::labels::Phase;
@@ -83,14 +84,24 @@ pub(super) async fn pass_on(
         }
         BegunBody::Whole(bytes) => bytes,
     };
-    let (prefilled, telling) = (turn.prefilled(), turn.telling.take());
-    let (bytes, end, told) = off_loop::run(bytes.len(), move || told_whole(bytes, telling, prefilled))
+    let (prefilled, telling, makes_stream) = (turn.prefilled(), turn.telling.take(), turn.makes_stream);
+    let length = bytes.len();
+    let work = move || {
+        let (bytes, end, told) = told_whole(bytes, telling, prefilled)?;
+        let made = makes_stream.map(|(endpoint, options)| made_stream::of(&bytes, endpoint, options));
+        Ok((made.unwrap_or(bytes), end, told))
+    };
+    let (bytes, end, told) = off_loop::run(length, work)
         .await
         .map_err(|undone| dispatch::short(&mut turn.leg, undone.to_string()))?
         .map_err(|(failure, what)| dispatch::no_answer(&mut turn.leg, Blame::Decode, failure, what))?;
     turn.finish(end, told, record);
+    let body = whole_with_place(bytes, record.take_place());
+    if makes_stream.is_some() {
+        return Ok(stream(body));
+    }
     let mut response = json_response(StatusCode::OK, Bytes::new());
-    *response.body_mut() = whole_with_place(bytes, record.take_place());
+    *response.body_mut() = body;
     Ok(response)
 }
 

@@ -37,6 +37,12 @@ impl Deadline {
         Self::within(call, limit.saturating_add(answer_time(call)), "decode_first_byte_ms")
     }
 
+    /// Decode legs that are asked for a whole answer, whatever their client asked for.
+    pub(super) fn whole_decode(call: &Call<'_>) -> Self {
+        let limit = Duration::from_millis(call.pool.config.decode_first_byte_ms);
+        Self::within(call, limit.saturating_add(whole_answer_time(call)), "decode_first_byte_ms")
+    }
+
     /// Decode legs that are sent with the prefill.
     pub(super) fn both(call: &Call<'_>) -> Self {
         let Pool { prefill_timeout_ms, decode_first_byte_ms, .. } = call.pool.config;
@@ -82,9 +88,10 @@ impl Deadline {
 
 /// What a whole answer may take after its first token; a stream's events are waited for one by one.
 fn answer_time(call: &Call<'_>) -> Duration {
-    if call.request.streams {
-        return Duration::ZERO;
-    }
+    if call.request.streams { Duration::ZERO } else { whole_answer_time(call) }
+}
+
+fn whole_answer_time(call: &Call<'_>) -> Duration {
     // Without a limit of the client's own, an answer may be as long as the model goes on.
     let asked = call.request.output_limit.map(|limit| limit.tokens);
     let most = asked.or(call.pool.config.max_model_len);

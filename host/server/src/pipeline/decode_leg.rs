@@ -84,9 +84,10 @@ pub(super) async fn send(
     holder: &Worker,
 ) -> Result<Sent, (Failed, Option<Held>)> {
     let call = attempt.call;
-    let (dispatched, deadline) = (call.app.clock.elapsed(), Deadline::decode(call));
     // An engine that is given no KV keeps none.
     to.asks = spent.as_ref().map(|_| asks::of(call, to.leg.worker())).unwrap_or_default();
+    let deadline = if to.asks.unstreamed { Deadline::whole_decode(call) } else { Deadline::decode(call) };
+    let dispatched = call.app.clock.elapsed();
     let failed = match dispatched_to(attempt, &mut to.leg, spent.as_ref(), to.asks, deadline).await {
         Ok(response) => return Ok(Sent { response, spent, dispatched, deadline }),
         Err(failed) => failed,

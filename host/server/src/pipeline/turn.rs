@@ -20,6 +20,7 @@ use crate::clock::millis;
 use crate::config::PoolMode;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::kept::TurnHold;
+use crate::made_stream::StreamOptions;
 use crate::record::Record;
 use crate::request::{Asks, ClientRequest, Endpoint};
 use crate::telemetry::labels::{Label, Outcome, Phase};
@@ -42,6 +43,8 @@ pub(super) struct Turn {
     pub leg: Leg,
     /// Collects what its answer tells beside its words, where its leg was asked to tell.
     pub telling: Option<Telling>,
+    /// Of a client that gets a stream where its leg gives a whole answer.
+    pub makes_stream: Option<(Endpoint, StreamOptions)>,
     /// Decode leg, by our clock.
     pub dispatched: Duration,
     /// Of a prompt that was prefilled elsewhere.
@@ -120,6 +123,7 @@ impl Turn {
             endpoint: call.request.endpoint,
             leg,
             telling: None,
+            makes_stream: None,
             prompt_bytes: call.request.prompt_text().len(),
             tokens: call.tokens.clone(),
             arrived: call.arrived,
@@ -138,7 +142,8 @@ impl Turn {
     pub fn asked(self, asks: Asks, request: &ClientRequest<'_>) -> Self {
         // What an engine keeps by itself has to be let go, too, where no later turn can use it.
         let telling = (asks.token_ids || self.is_pinned).then(|| Telling::of(&self.pool, request, asks));
-        Self { telling, ..self }
+        let makes_stream = asks.unstreamed.then(|| (request.endpoint, StreamOptions::of(request)));
+        Self { telling, makes_stream, ..self }
     }
 
     /// What the prefill engine said, if decode was given its KV.
