@@ -3,6 +3,8 @@
 //! A map holds the sessions; a queue holds one entry per turn, oldest first, and says who goes first, be it for
 //! age or for room. An entry that a later turn overtook is stale and passed over.
 
+pub mod holds;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
