@@ -22,6 +22,7 @@ use crate::node;
 use crate::passthrough::{self, paths::Fate};
 use crate::pipeline;
 use crate::request::Endpoint;
+use crate::sessions::ends;
 use crate::tenants;
 
 /// Where clients connect.
@@ -49,6 +50,9 @@ async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Response<Response
         (&Method::GET, "/ready") => return ready(app),
         (&Method::GET, "/metrics") => return metrics(app),
         (&Method::GET, path) if path.starts_with(models::ONE) => return models::one(app, path),
+        (&Method::DELETE, path) if path.starts_with(ends::PREFIX) => {
+            return ends::delete(app, path, request.headers());
+        }
         (method, path) => {
             return match passthrough::paths::find(path).filter(|_| method == Method::POST) {
                 Some(passed) => passthrough::serve(app, passed, request).await,
@@ -110,10 +114,11 @@ fn data_plane_paths() -> Vec<(Method, &'static str)> {
     DATA_PLANE.into_iter().chain(passed.map(|path| (Method::POST, path.path))).collect()
 }
 
-const DATA_PLANE: [(Method, &str); 6] = [
+const DATA_PLANE: [(Method, &str); 7] = [
     (Method::POST, "/v1/chat/completions"),
     (Method::POST, "/v1/completions"),
     (Method::GET, "/v1/models"),
+    (Method::DELETE, "/v1/sessions/ID"),
     (Method::GET, "/health"),
     (Method::GET, "/ready"),
     (Method::GET, "/metrics"),
@@ -163,7 +168,7 @@ fn ready(app: &App) -> Response<ResponseBody> {
 }
 
 fn metrics(app: &App) -> Response<ResponseBody> {
-    app.telemetry.metrics.sessions(app.sessions.len(), app.sessions.evictions());
+    app.sessions.tell();
     for pool in app.fleet.pools() {
         pool.metrics.pairs_open(pool.pairs.open());
         for (worker, status) in pool.workers.iter().zip(status::workers(pool)) {

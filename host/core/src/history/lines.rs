@@ -88,6 +88,12 @@ impl Lines {
         true
     }
 
+    /// Gives back memory that is not used.
+    pub fn shrink(&mut self) {
+        self.marks.shrink_to_fit();
+        self.lines.shrink_to_fit();
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.lines.len()

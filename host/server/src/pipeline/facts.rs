@@ -2,6 +2,7 @@
 
 use sluice_core::facts::{Facts, RequestFacts};
 use sluice_core::hash;
+use sluice_core::history::chain::Chain;
 use sluice_core::history::scope::Conversation;
 
 use super::call::{Call, prompt_tokens};
@@ -57,7 +58,7 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
 
 /// What is kept of the conversation's last turn. That the prompt continues it is believed here; the engines prove it.
 fn held(call: &Call<'_>) -> Option<(u64, u32, u64)> {
-    let key = call.session_key.as_ref().filter(|_| call.continues_session)?;
+    let key = call.reuse_key.as_ref().filter(|_| call.continues_session)?;
     call.app.kept.look(key, millis(call.app.clock.elapsed()))
 }
 
@@ -68,7 +69,11 @@ fn seed(call: &Call<'_>, text: &[u8]) -> u64 {
             Conversation::Named(name) => {
                 hash::bytes(hash::bytes(0, key.scope.tenant.as_bytes()), name.as_bytes())
             }
-            Conversation::Derived(line) => hash::bytes(2, &line.0),
+            // What all its turns have in common, whichever of them this host has seen.
+            Conversation::Derived(line) => {
+                let opening = call.chain.as_ref().map_or(*line, Chain::opening);
+                hash::bytes(2, &opening.0)
+            }
         },
         None => hash::bytes(1, &text[..text.len().min(SEED_PROMPT_BYTES)]),
     }

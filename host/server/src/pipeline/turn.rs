@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::default_policy;
-use sluice_core::facts::{Facts, Finish, RequestFacts, Row, TurnEnd};
+use sluice_core::facts::{Facts, Finish, RequestFacts, Row, SessionFacts, TurnEnd};
 use sluice_core::failure::Failure;
+use sluice_core::history::Digest;
+use sluice_core::history::chain::Chain;
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Lease;
 use sluice_core::measure::transfer_overhead_ms;
-use sluice_core::session::{PromptMark, TurnRecord};
+use sluice_core::session::{PromptMark, Session, TurnRecord};
 use sluice_core::verdict::{Keep, Retention, TransferMode};
 use sluice_transfer::node::NodeHandle;
 use sluice_transfer::protocol::Peer;
@@ -21,6 +23,7 @@ use crate::clock::millis;
 use crate::fleet::{Booking, HandleGuard, Leg, Pool, Worker};
 use crate::kept::{HeldTokens, KeptFate, KeptTurn, TurnHold};
 use crate::record::Record;
+use crate::sessions::{EndedTurn, ends};
 use crate::telemetry::labels::{Fallback, Label, Outcome, Phase};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
@@ -54,6 +57,10 @@ pub(super) struct Turn {
     /// As the prefill worker counted them.
     prompt_tokens: Option<u32>,
     session_key: Option<ConversationKey>,
+    /// What its conversation is found again by, if its client names none.
+    history_mark: Option<Digest>,
+    /// Whether its client says that nothing comes after it.
+    ends_session: bool,
     /// Of this turn, until it is known what becomes of it.
     hold: Option<TurnHold>,
     mark: PromptMark,
@@ -107,6 +114,8 @@ impl Turn {
             dispatched,
             mark: call.mark,
             session_key: call.session_key.clone(),
+            history_mark: call.chain.as_ref().map(Chain::mark),
+            ends_session: call.ends_session,
             hold: turn_hold,
             leg,
             prompt_bytes: call.request.prompt_text().len(),
@@ -204,8 +213,15 @@ impl Turn {
             story.leg_over(Outcome::Ok.name(), now);
         });
         self.tokens.counted(prompt_tokens, output_tokens);
-        self.retain(prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
-        self.remember(prompt_tokens, output_tokens);
+        if let Some(key) = self.session_key.take() {
+            match self.ends_session {
+                true => drop(ends::drop_one(&self.app, &key)),
+                false => {
+                    self.remember(&key, prompt_tokens, output_tokens);
+                    self.retain(key, prompt_tokens, output_tokens, end.finish.unwrap_or(Finish::Other));
+                }
+            }
+        }
     }
 
     /// The answer broke after its first byte: told in the stream, never tried again.
@@ -236,8 +252,8 @@ impl Turn {
     }
 
     /// Asks the policy what becomes of the turn's KV, where its decode worker holds it.
-    fn retain(&mut self, prompt_tokens: u32, output_tokens: u32, finish: Finish) {
-        let (Some(node), Some(key)) = (self.app.node.clone(), self.session_key.clone()) else { return };
+    fn retain(&mut self, key: ConversationKey, prompt_tokens: u32, output_tokens: u32, finish: Finish) {
+        let Some(node) = self.app.node.clone() else { return };
         let counted = prompt_tokens.saturating_add(output_tokens).saturating_sub(1);
         let kept = self.hold.take().and_then(|mut hold| {
             // Its engine knows, and has most likely said so by now.
@@ -322,8 +338,8 @@ impl Turn {
         hold.keep(lease.grant_ms(now_ms)).then_some((life, lease))
     }
 
-    fn remember(&mut self, prompt_tokens: u32, output_tokens: u32) {
-        let Some(key) = self.session_key.take() else { return };
+    /// Writes the session, and has the policy told of it as it is now: the gap before this turn counts.
+    fn remember(&mut self, key: &ConversationKey, prompt_tokens: u32, output_tokens: u32) {
         let now_ms = millis(self.app.clock.elapsed());
         let turn = TurnRecord {
             decode: self.booking.worker().id,
@@ -334,6 +350,16 @@ impl Turn {
             started_at_ms: millis(self.arrived),
             ended_at_ms: now_ms,
         };
-        self.app.sessions.end_turn(key, &turn, now_ms);
+        let workload = &self.facts.request.workload;
+        let ended = EndedTurn { key: key.clone(), mark: self.history_mark, workload, turn };
+        let session = self.app.sessions.end_turn(ended, now_ms);
+        self.facts.session = Some(self.session_facts(&session));
+    }
+
+    /// Of a session that this turn is the last of: turns are counted before it.
+    fn session_facts(&self, session: &Session) -> SessionFacts {
+        let workload = self.app.sessions.gaps(&self.facts.request.workload);
+        let facts = session.kept_facts(&self.facts.fleet, &workload, None);
+        SessionFacts { turn: facts.turn.saturating_sub(1), ..facts }
     }
 }

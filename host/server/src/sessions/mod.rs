@@ -1,198 +1,148 @@
-//! The session store: conversations in memory, bounded by count and by time.
+//! What is remembered of conversations between their turns.
 //!
-//! A map holds the sessions; a queue holds one entry per turn, oldest first, and says who goes first, be it for
-//! age or for room. An entry that a later turn overtook is stale and passed over.
+//! A conversation is known by its key: its scope and the name that the client gives it, or where it gives none the line of
+//! histories that it continues ([`sluice_core::history::lines`]). Sessions are in a [`store`], bounded by count, by bytes and by
+//! time; the longest idle go first. A snapshot on disk ([`snapshot`], [`saving`]) outlives the process.
 
+pub mod ends;
+mod figures;
 pub mod holds;
+mod memory;
+mod order;
+mod scopes;
+mod store;
+mod workloads;
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use dashmap::DashMap;
-use sluice_core::history::scope::ConversationKey;
-use sluice_core::session::{Session, TurnRecord};
+use sluice_core::history::Digest;
+use sluice_core::history::chain::Chain;
+use sluice_core::history::lines::Found;
+use sluice_core::history::scope::{ConversationKey, Scope};
+use sluice_core::session::{Gaps, Session, TurnRecord};
 
 use crate::config;
+use crate::telemetry::metrics::Metrics;
+use figures::Counted;
+pub use figures::{Evicted, Snapshot};
+use memory::MemoryStore;
+use scopes::Scopes;
+pub use store::{SessionStore, Size, Walk};
+use workloads::Workloads;
 
-/// Between sweeps. The queue grows by an entry a turn meanwhile, most of them stale in busy conversations: at
-/// 10,000 turns a second some 10 MB.
-pub const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// Between sweeps. So long after its end at the latest the memory of an expired session is free for others; it is not found from its
+/// end on.
+pub const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// All conversations. Losing one costs reuse, never a right answer.
+/// A turn that ended well.
 #[derive(Debug)]
+pub struct EndedTurn<'a> {
+    /// The conversation that it belongs to.
+    pub key: ConversationKey,
+    /// What the conversation is found again by, if its client names none.
+    pub mark: Option<Digest>,
+    /// Name of its workload.
+    pub workload: &'a str,
+    /// The turn.
+    pub turn: TurnRecord,
+}
+
+/// All conversations.
 pub struct Sessions {
-    config: config::Sessions,
-    sessions: DashMap<ConversationKey, Session>,
-    order: Mutex<VecDeque<(u64, ConversationKey)>>,
-    evictions: AtomicUsize,
+    store: Box<dyn SessionStore>,
+    scopes: Scopes,
+    workloads: Workloads,
+    counted: Counted,
 }
 
 impl Sessions {
-    /// An empty store.
-    pub fn new(config: config::Sessions) -> Self {
-        Self { config, sessions: DashMap::new(), order: Mutex::default(), evictions: AtomicUsize::new(0) }
+    /// None yet.
+    pub fn new(config: &config::Sessions, metrics: &Metrics) -> Self {
+        let counted = metrics.register(Counted::register);
+        let store = Box::new(MemoryStore::new(config, counted.evictions.clone()));
+        Self { store, scopes: Scopes::default(), workloads: Workloads::default(), counted }
     }
 
-    /// A conversation as of its last turn, copied out; an expired one is not found.
+    /// The scope that all share who are of it.
+    pub fn scope(&self, scope: Scope) -> Arc<Scope> {
+        self.scopes.shared(scope)
+    }
+
+    /// Where a request with this history belongs, if its client names no conversation.
+    pub fn find(&self, chain: &Chain) -> Found {
+        self.store.find(chain)
+    }
+
+    /// A request's conversation, as of its last turn. Counted as hit or miss.
+    pub fn look_up(&self, key: Option<&ConversationKey>, now_ms: u64) -> Option<Session> {
+        let found = key.and_then(|key| self.get(key, now_ms));
+        let counter = if found.is_some() { &self.counted.hits } else { &self.counted.misses };
+        counter.inc();
+        found
+    }
+
+    /// A conversation as of its last turn; an expired one is not found.
     pub fn get(&self, key: &ConversationKey, now_ms: u64) -> Option<Session> {
-        let session = self.sessions.get(key)?;
-        self.is_live(&session, now_ms).then(|| session.clone())
+        self.store.get(key, now_ms)
     }
 
-    /// A turn ended. The longest idle sessions make room when the store is full.
-    pub fn end_turn(&self, key: ConversationKey, turn: &TurnRecord, now_ms: u64) {
-        {
-            let mut entry = self.sessions.entry(key.clone()).or_default();
-            let before = (entry.turns > 0 && self.is_live(&entry, now_ms)).then(|| entry.clone());
-            *entry = Session::after(before.as_ref(), turn);
+    /// A turn ended. The session as it is now; the gap before the turn counts for its workload, too.
+    pub fn end_turn(&self, ended: EndedTurn<'_>, now_ms: u64) -> Session {
+        let EndedTurn { key, mark, workload, turn } = ended;
+        let session = self.store.end_turn(key, mark, &turn, now_ms);
+        if session.turns > 1 {
+            self.workloads.observe(workload, session.gaps.last_ms().into());
         }
-        let mut order = self.order();
-        order.push_back((turn.ended_at_ms, key));
-        while self.sessions.len() > self.config.max_sessions {
-            let Some(dropped) = self.drop_first(&mut order) else { break };
-            self.evictions.fetch_add(usize::from(dropped), Ordering::Relaxed);
-        }
+        session
     }
 
-    /// Drops what expired, and entries that later turns overtook. For a background thread: a store of a million
-    /// sessions is gone through in about a second, while turns go on ending.
+    /// Forgets one. Whether it was there.
+    pub fn drop_one(&self, key: &ConversationKey) -> bool {
+        self.store.drop_one(key)
+    }
+
+    /// Keys that a tenant's name for a conversation may stand for: one for each model and endpoint that it uses.
+    pub fn named(&self, tenant: &str, name: &str) -> Vec<ConversationKey> {
+        self.scopes.of(tenant).iter().map(|scope| ConversationKey::named(scope, name)).collect()
+    }
+
+    /// Gaps between turns of a workload.
+    pub fn gaps(&self, workload: &str) -> Gaps {
+        self.workloads.of(workload)
+    }
+
+    /// Gaps of all workloads, by name.
+    pub fn workloads(&self) -> Vec<(String, Gaps)> {
+        self.workloads.all()
+    }
+
+    /// The next ones of a walk over all, see [`SessionStore::batch`].
+    pub fn batch(&self, walk: &mut Walk, at_most: usize) -> Vec<(ConversationKey, Session)> {
+        self.store.batch(walk, at_most)
+    }
+
+    /// Drops what expired, and scopes that nothing uses. For a background thread.
     pub fn sweep(&self, now_ms: u64) {
-        let mut entries = std::mem::take(&mut *self.order());
-        entries.retain(|(ended_at_ms, key)| {
-            let is_newest = |session: &Session| session.ended_at_ms == *ended_at_ms;
-            if now_ms.saturating_sub(*ended_at_ms) >= self.config.ttl_ms {
-                self.sessions.remove_if(key, |_, session| is_newest(session));
-                return false;
-            }
-            self.sessions.get(key).is_some_and(|session| is_newest(&session))
-        });
-        let mut order = self.order();
-        // Turns that ended meanwhile are younger than all that was taken out.
-        entries.append(&mut order);
-        *order = entries;
+        self.store.sweep(now_ms);
+        self.scopes.sweep();
     }
 
-    /// How many are stored.
-    pub fn len(&self) -> usize {
-        self.sessions.len()
+    /// What is stored.
+    pub fn size(&self) -> Size {
+        self.store.size()
     }
 
-    /// Whether none is stored.
-    pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty()
+    /// Brings the metrics up to date.
+    pub fn tell(&self) {
+        self.counted.size(self.size());
     }
 
-    /// How many made room for others.
-    pub fn evictions(&self) -> usize {
-        self.evictions.load(Ordering::Relaxed)
-    }
-
-    fn order(&self) -> MutexGuard<'_, VecDeque<(u64, ConversationKey)>> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_live(&self, session: &Session, now_ms: u64) -> bool {
-        now_ms.saturating_sub(session.ended_at_ms) < self.config.ttl_ms
-    }
-
-    /// Takes the first entry off the queue, and its session unless a later turn overtook it. `None` when empty.
-    fn drop_first(&self, order: &mut VecDeque<(u64, ConversationKey)>) -> Option<bool> {
-        let (ended_at_ms, key) = order.pop_front()?;
-        Some(self.sessions.remove_if(&key, |_, session| session.ended_at_ms == ended_at_ms).is_some())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use sluice_core::history::scope::Scope;
-    use sluice_core::session::PromptMark;
-
-    use super::*;
-
-    fn key(conversation: &str, tenant: &str) -> ConversationKey {
-        let scope = Scope {
-            tenant: tenant.to_owned(),
-            model: "m".to_owned(),
-            adapter: None,
-            salt: None,
-            endpoint: "/v1/chat/completions".into(),
-        };
-        ConversationKey::named(&Arc::new(scope), conversation)
-    }
-
-    fn turn(ended_at_ms: u64) -> TurnRecord {
-        TurnRecord {
-            decode: 1,
-            prefill: 2,
-            prompt: PromptMark::default(),
-            prompt_tokens: 1,
-            output_tokens: 1,
-            started_at_ms: ended_at_ms,
-            ended_at_ms,
-        }
-    }
-
-    fn store(max_sessions: usize) -> Sessions {
-        Sessions::new(config::Sessions { ttl_ms: 1_000, max_sessions })
-    }
-
-    #[test]
-    fn sessions_expire() {
-        let store = store(10);
-        store.end_turn(key("a", "t"), &turn(5_000), 5_000);
-        assert!(store.get(&key("a", "t"), 5_999).is_some());
-        assert!(store.get(&key("a", "t"), 6_000).is_none());
-        // A turn after the expiry starts anew.
-        store.end_turn(key("a", "t"), &turn(7_000), 7_000);
-        assert_eq!(store.get(&key("a", "t"), 7_000).map(|session| session.turns), Some(1));
-        store.sweep(9_000);
-        assert!(store.is_empty());
-    }
-
-    #[test]
-    fn a_session_never_crosses_tenants() {
-        let store = store(10);
-        store.end_turn(key("a", "mine"), &turn(1), 1);
-        assert!(store.get(&key("a", "theirs"), 1).is_none());
-    }
-
-    #[test]
-    fn the_store_is_bounded() {
-        let store = store(8);
-        for n in 0..100 {
-            store.end_turn(key(&n.to_string(), "t"), &turn(n), n);
-        }
-        assert_eq!((store.len(), store.evictions()), (8, 92));
-        assert!(
-            (92..100).all(|n| store.get(&key(&n.to_string(), "t"), 99).is_some()),
-            "the longest idle ones go"
-        );
-    }
-
-    #[test]
-    fn a_turn_keeps_a_session_from_going() {
-        let store = store(2);
-        store.end_turn(key("old", "t"), &turn(1), 1);
-        store.end_turn(key("idle", "t"), &turn(2), 2);
-        store.end_turn(key("old", "t"), &turn(3), 3);
-        store.end_turn(key("new", "t"), &turn(4), 4);
-        assert!(store.get(&key("old", "t"), 4).is_some() && store.get(&key("new", "t"), 4).is_some());
-        assert!(store.get(&key("idle", "t"), 4).is_none());
-    }
-
-    #[test]
-    fn a_sweep_drops_what_later_turns_overtook() {
-        let store = store(2);
-        for n in 0..1_000 {
-            store.end_turn(key("a", "t"), &turn(n), n);
-        }
-        store.sweep(1_500);
-        assert_eq!((store.order().len(), store.len()), (1, 1), "stale entries go, the session does not");
-        store.sweep(5_000);
-        assert!(store.is_empty());
+    /// What was counted.
+    pub fn counted(&self) -> &Counted {
+        &self.counted
     }
 }

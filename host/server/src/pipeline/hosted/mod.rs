@@ -99,14 +99,14 @@ fn promise(
 pub(super) fn turn_hold(attempt: &Attempt<'_, '_>) -> Option<TurnHold> {
     let call = attempt.call;
     let node = call.app.node.as_ref().filter(|_| call.pool.config.mode == PoolMode::HostManaged)?;
-    let may_be_kept = call.session_key.is_some() && attempt.decision.loaded.is_some();
+    let may_be_kept = call.session_key.is_some() && !call.ends_session && attempt.decision.loaded.is_some();
     let position_tokens = attempt.table.position_tokens.filter(|_| may_be_kept)?;
     Some(TurnHold::new(node, call.app.ids.transfer(), position_tokens))
 }
 
 /// What is kept of the conversation's last turn, for the prefill of this one. An engine's own turn is in its own cache.
 fn reuse(call: &Call<'_>, node: &NodeHandle, plan: &Disaggregated, prefill: &str) -> Option<Reuse> {
-    let turn = call.app.kept.take(call.session_key.as_ref()?)?;
+    let turn = call.app.kept.take(call.reuse_key.as_ref()?)?;
     if turn.engine == prefill {
         call.app.kept.end(node, turn, KeptFate::Superseded);
         return None;
