@@ -299,7 +299,8 @@ mod tests {
         let fleet = table(&[]).fleet;
         let mut workload = Gaps::default();
         [10_000, 20_000, 30_000].iter().for_each(|gap| workload.observe(*gap, 100));
-        let told = |facts: SessionFacts| (facts.turn, facts.last_gap_ms, facts.mean_gap_ms, facts.gap_spread_ms);
+        let told =
+            |facts: SessionFacts| (facts.turn, facts.last_gap_ms, facts.mean_gap_ms, facts.gap_spread_ms);
         let of = |session: &Session| told(session.kept_facts(&fleet, &workload, None));
         assert_eq!(told(SessionFacts::of_workload(&workload)), (0, 30_000, 20_000.0, 10_000.0));
         let first = Session::after(None, &turn("a", 0, 1_000));

@@ -26,6 +26,8 @@ use crate::policy_events::{self, PolicyEvents};
 use crate::release::{self, Releasing};
 use crate::routes;
 use crate::sessions;
+use crate::sessions::holds::NoHolds;
+use crate::sessions::saving::{self, NotOurs, Place, Saver, SnapshotFile};
 use crate::telemetry::otlp::Exporter;
 use crate::telemetry::{self, Telemetry};
 use crate::threads::{self, DataThreads};
@@ -102,19 +104,42 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Ok(node) => node,
         Err(error) => return refuse(&error),
     };
+    let snapshot = match snapshot_file(&config) {
+        Ok(snapshot) => snapshot,
+        Err(error) => return refuse(&error),
+    };
     let mut app = App::new(config, &secrets, upstream, policies, telemetry, clock, releases);
     app.node = node.as_ref().map(|node| node.handle().clone());
     let app = Arc::new(app);
     let attachments = node.as_ref().map(|node| node.watch(&app));
     let wheel = node.as_ref().map(|node| kept::wheel::turn(&app, node.handle()));
+    let saver = snapshot.map(|file| {
+        let place = Place { file: Arc::new(file), holds: Arc::new(NoHolds) };
+        saving::restore(&app, &place);
+        Saver::start(&app, place)
+    });
     let releasing = Releasing::start(app.clone(), holds);
     let code = serve(app, clients, operators, tls).await;
     releasing.finish().await;
     drop((attachments, wheel));
+    // Nothing is taken any more.
+    if let Some(saver) = saver {
+        saver.finish().await;
+    }
     if let Some(node) = node {
         node.stop().await;
     }
     code
+}
+
+/// Where sessions outlive this process, if they do.
+fn snapshot_file(config: &Config) -> Result<Option<SnapshotFile>, ConfigError> {
+    let taken = config.sessions.snapshot_file.as_deref().map(SnapshotFile::take).transpose();
+    taken.map_err(|error: NotOurs| unusable_snapshot(config, &error))
+}
+
+fn unusable_snapshot(config: &Config, error: &NotOurs) -> ConfigError {
+    config::in_use(config, "sessions", "snapshot_file", error.to_string(), error.cure().into())
 }
 
 /// TLS towards clients, if they see a certificate, and the client towards workers.

@@ -38,7 +38,10 @@ const POLICY: Shape = Shape {
     header: "[policy]",
     keys: &["folder", "default", "cache_dir", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
 };
-const SESSIONS: Shape = Shape { header: "[sessions]", keys: &["ttl_ms", "max_sessions", "max_bytes", "snapshot_file", "snapshot_interval_ms"] };
+const SESSIONS: Shape = Shape {
+    header: "[sessions]",
+    keys: &["ttl_ms", "max_sessions", "max_bytes", "snapshot_file", "snapshot_interval_ms"],
+};
 const TELEMETRY: Shape =
     Shape { header: "[telemetry]", keys: &["access_log", "otlp_endpoint", "service_name", "sample_ratio"] };
 const TRANSFER: Shape = Shape { header: "[transfer]", keys: &["socket", "copy_threads", "other_uids"] };

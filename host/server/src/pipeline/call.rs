@@ -105,9 +105,8 @@ impl<'a> Call<'a> {
         let ends_session = ends::is_last_turn(headers)?;
         let Place { to, from } = history.place(app, request.conversation.as_deref());
         let (session_key, reuse_key) = (to, from);
-        let session = session_key
-            .as_ref()
-            .and_then(|_| app.sessions.look_up(reuse_key.as_ref(), millis(arrival.at)));
+        let session =
+            session_key.as_ref().and_then(|_| app.sessions.look_up(reuse_key.as_ref(), millis(arrival.at)));
         arrival.trail.note(|story, _| story.found(&pool.config, &tenant));
         let text = request.prompt_text();
         let mark = session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default();

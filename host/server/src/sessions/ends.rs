@@ -31,7 +31,8 @@ pub fn is_last_turn(headers: &HeaderMap) -> Result<bool, ApiError> {
         (None, _) => Ok(false),
         (Some(value), None) if value.as_bytes() == END => Ok(true),
         _ => {
-            let message = format!("the header {HEADER} takes one value, \"end\": this turn is the conversation's last");
+            let message =
+                format!("the header {HEADER} takes one value, \"end\": this turn is the conversation's last");
             Err(ApiError::bad_request(Some(HEADER), "invalid_value", message))
         }
     }

@@ -101,7 +101,11 @@ impl Counted {
         let help = "Size of the sessions' snapshot as it was last written";
         registry.register("session_snapshot_bytes", help, counted.snapshot_bytes.clone());
         let lookups = By::default();
-        registry.register("session_lookups", "Conversations looked up for requests, by result", lookups.clone());
+        registry.register(
+            "session_lookups",
+            "Conversations looked up for requests, by result",
+            lookups.clone(),
+        );
         let evicted = By::default();
         let help = "Conversations forgotten, by reason: too many, too much memory, idle too long, or told to";
         registry.register("sessions_evicted", help, evicted.clone());

@@ -8,15 +8,18 @@ pub mod ends;
 mod figures;
 pub mod holds;
 mod memory;
+pub mod moment;
 mod order;
+pub mod saving;
 mod scopes;
+pub mod snapshot;
 mod store;
 mod workloads;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sluice_core::history::Digest;
@@ -57,6 +60,18 @@ pub struct Sessions {
     scopes: Scopes,
     workloads: Workloads,
     counted: Counted,
+    notes: Mutex<Notes>,
+}
+
+/// What is told of the snapshot.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    /// When it was last written, by the clock that does not step, and how many bytes it has.
+    pub written: Option<(u64, u64)>,
+    /// Why it could not be written since.
+    pub failed: Option<String>,
+    /// Why the one that was there at the start was not used.
+    pub refused: Option<String>,
 }
 
 impl Sessions {
@@ -64,7 +79,8 @@ impl Sessions {
     pub fn new(config: &config::Sessions, metrics: &Metrics) -> Self {
         let counted = metrics.register(Counted::register);
         let store = Box::new(MemoryStore::new(config, counted.evictions.clone()));
-        Self { store, scopes: Scopes::default(), workloads: Workloads::default(), counted }
+        let (scopes, workloads, notes) = Default::default();
+        Self { store, scopes, workloads, counted, notes }
     }
 
     /// The scope that all share who are of it.
@@ -125,6 +141,22 @@ impl Sessions {
         self.store.batch(walk, at_most)
     }
 
+    /// Derived conversations, see [`SessionStore::lines`].
+    pub fn lines(&self) -> Vec<(Digest, Vec<Digest>)> {
+        self.store.lines()
+    }
+
+    /// Puts back what was known once, the longest idle first.
+    pub fn restore(
+        &self,
+        sessions: Vec<(ConversationKey, Session)>,
+        lines: &[(Digest, Vec<Digest>)],
+        workloads: Vec<(String, Gaps)>,
+    ) {
+        self.store.restore(sessions, lines);
+        self.workloads.restore(workloads);
+    }
+
     /// Drops what expired, and scopes that nothing uses. For a background thread.
     pub fn sweep(&self, now_ms: u64) {
         self.store.sweep(now_ms);
@@ -139,6 +171,13 @@ impl Sessions {
     /// Brings the metrics up to date.
     pub fn tell(&self) {
         self.counted.size(self.size());
+    }
+
+    /// Changes what is told of the snapshot; gives it as it is then.
+    pub fn note(&self, change: impl FnOnce(&mut Notes)) -> Notes {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut notes);
+        notes.clone()
     }
 
     /// What was counted.

@@ -21,7 +21,8 @@ pub(super) fn bytes(key: &ConversationKey) -> usize {
     /// Of a shared text: two counts, and the allocator's own word and rounding.
     const TEXT: usize = 32;
     /// A table of marks and one of lines, each entry with a key and a line's name, and the order that lines have of their own.
-    const LINE: usize = (2 * 16 + 1) * 8 / 5 * MARKS_AT_MOST + (16 + 32 + 1) * 8 / 5 + (8 + 16) * 2 + 16 * MARKS_AT_MOST;
+    const LINE: usize =
+        (2 * 16 + 1) * 8 / 5 * MARKS_AT_MOST + (16 + 32 + 1) * 8 / 5 + (8 + 16) * 2 + 16 * MARKS_AT_MOST;
     let own = match &key.conversation {
         Conversation::Named(name) => TEXT + name.len(),
         Conversation::Derived(_) => LINE,
