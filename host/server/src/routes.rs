@@ -10,6 +10,7 @@ use serde_json::json;
 use sluice_core::health::State;
 
 use crate::admin_policies;
+use crate::admin_sessions;
 use crate::admin_token;
 use crate::admin_workers;
 use crate::app::App;
@@ -90,6 +91,9 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
             let body = json!(tenants::status::tenants(&app.tenants, &app.admission));
             json_response(StatusCode::OK, body.to_string())
         }
+        (_, path) if path == admin_sessions::ALL || path.starts_with(admin_sessions::ONE) => {
+            admin_sessions::answer(app, request)
+        }
         (_, path) if path.starts_with(admin_workers::PREFIX) => admin_workers::answer(app, request),
         (method, path) => not_found(method, path, &ADMIN),
     }
@@ -124,13 +128,17 @@ const DATA_PLANE: [(Method, &str); 7] = [
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 10] = [
+const ADMIN: [(Method, &str); 14] = [
     (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
     (Method::GET, "/admin/policies/NAME"),
     (Method::GET, "/admin/decisions"),
     (Method::GET, "/admin/fleet"),
     (Method::GET, "/admin/tenants"),
+    (Method::GET, "/admin/sessions"),
+    (Method::GET, "/admin/sessions/ID"),
+    (Method::DELETE, "/admin/sessions"),
+    (Method::DELETE, "/admin/sessions/ID"),
     (Method::POST, "/admin/workers/POOL/WORKER/drain"),
     (Method::POST, "/admin/workers/POOL/WORKER/undrain"),
     (Method::GET, "/metrics"),

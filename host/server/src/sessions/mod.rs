@@ -17,6 +17,8 @@ mod store;
 mod workloads;
 
 #[cfg(test)]
+mod snapshot_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,6 +126,17 @@ impl Sessions {
     /// Keys that a tenant's name for a conversation may stand for: one for each model and endpoint that it uses.
     pub fn named(&self, tenant: &str, name: &str) -> Vec<ConversationKey> {
         self.scopes.of(tenant).iter().map(|scope| ConversationKey::named(scope, name)).collect()
+    }
+
+    /// The same as operators call it: of one tenant or of all, by the name of a conversation or by the digest of a derived one.
+    pub fn known_as(&self, tenant: Option<&str>, id: &str) -> Vec<ConversationKey> {
+        let scopes = tenant.map_or_else(|| self.scopes.all(), |tenant| self.scopes.of(tenant));
+        let line = Digest::parse(id);
+        let keys = scopes.iter().flat_map(|scope| {
+            let derived = line.map(|line| ConversationKey::derived(scope, line));
+            [Some(ConversationKey::named(scope, id)), derived]
+        });
+        keys.flatten().collect()
     }
 
     /// Gaps between turns of a workload.

@@ -33,22 +33,17 @@ impl Scopes {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned().unwrap_or_default()
     }
 
+    /// All of all tenants.
+    pub fn all(&self) -> Vec<Arc<Scope>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().flatten().cloned().collect()
+    }
+
     /// Lets those go that nothing uses.
     pub fn sweep(&self) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|_, scopes| {
             scopes.retain(|scope| Arc::strong_count(scope) > 1);
             !scopes.is_empty()
         });
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).values().map(Vec::len).sum()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -245,15 +245,15 @@ fn scopes_are_shared_and_go_with_the_last_that_uses_them() {
     };
     sessions.end_turn(ended("a"), 5);
     drop(sessions.scope(scope("theirs")));
-    assert_eq!(sessions.scopes.len(), 2);
+    assert_eq!(sessions.scopes.all().len(), 2);
     sessions.sweep(6);
-    assert_eq!(sessions.scopes.len(), 1);
+    assert_eq!(sessions.scopes.all().len(), 1);
     let keys = sessions.named("mine", "a");
     assert_eq!(keys.iter().filter(|key| sessions.drop_one(key)).count(), 1);
     assert!(sessions.named("theirs", "a").is_empty());
     drop((one, keys));
     sessions.sweep(7);
-    assert!(sessions.scopes.is_empty());
+    assert!(sessions.scopes.all().is_empty());
 }
 
 #[test]
