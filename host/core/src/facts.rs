@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A position in this call's worker table. Never an id: rows change between calls.
 pub type Row = u32;
@@ -166,7 +166,7 @@ pub struct LoadColumns {
 }
 
 /// The request, as far as a policy may know it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestFacts {
     /// Served model name, as the client wrote it.
     pub model: String,

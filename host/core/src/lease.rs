@@ -85,6 +85,11 @@ impl Lease {
         self.ends_at_ms.min(self.asks_at_ms).min(self.grants_again_at_ms())
     }
 
+    /// How often its policy is asked, if it is.
+    pub fn heartbeat_ms(&self) -> Option<u32> {
+        self.heartbeat_ms
+    }
+
     /// When it is over, unless its policy lets it go on.
     pub fn ends_at_ms(&self) -> u64 {
         self.ends_at_ms

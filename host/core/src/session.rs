@@ -3,10 +3,15 @@
 //! First cut: who served the last turn, how much prompt the engines counted, and a fingerprint of the prompt
 //! text, so that the next turn's cached tokens are claimed only when its text continues the last one's.
 
+use serde::{Deserialize, Serialize};
+
 use crate::facts::{FleetColumns, Row, SessionFacts};
 
+/// Gaps of its own from which a conversation tells more of itself than its workload does: of one there is no spread.
+pub const OWN_GAPS_FROM: u32 = 2;
+
 /// Length and hash of a prompt's text, to recognise a prompt that begins with it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptMark {
     /// Bytes of the text.
     pub bytes: usize,
@@ -27,7 +32,7 @@ impl PromptMark {
 }
 
 /// One conversation, as of its last turn.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Session {
     /// Turns that ended.
     pub turns: u32,
@@ -43,16 +48,18 @@ pub struct Session {
     pub output_tokens: u32,
     /// When the last turn ended, by the caller's clock; one that does not step, or gaps are wrong.
     pub ended_at_ms: u64,
-    gaps: Gaps,
+    /// Between its turns.
+    pub gaps: Gaps,
 }
 
-/// Running mean and variance of the time between turns (Welford).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Gaps {
+/// Times between turns: the last, their mean, how far they spread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gaps {
     count: u32,
     last_ms: u32,
     mean_ms: f64,
-    squares: f64,
+    /// Mean square of the distance from the mean.
+    variance: f64,
 }
 
 /// What one turn leaves behind.
@@ -79,7 +86,7 @@ impl Session {
     pub fn after(before: Option<&Self>, turn: &TurnRecord) -> Self {
         let mut gaps = before.map(|session| session.gaps).unwrap_or_default();
         if let Some(session) = before {
-            gaps.observe(turn.started_at_ms.saturating_sub(session.ended_at_ms));
+            gaps.observe(turn.started_at_ms.saturating_sub(session.ended_at_ms), u32::MAX);
         }
         Self {
             turns: before.map_or(0, |session| session.turns).saturating_add(1),
@@ -117,6 +124,17 @@ impl Session {
         }
     }
 
+    /// The session as whoever decides on keeping its last turn sees it. The gap before that turn counts, and is the last. While it
+    /// has few gaps of its own those of its workload stand in.
+    pub fn kept_facts(
+        &self,
+        fleet: &FleetColumns,
+        workload: &Gaps,
+        held: Option<(u64, u32, u64)>,
+    ) -> SessionFacts {
+        self.facts(fleet, self.ended_at_ms, held).with_gaps(&self.gaps, workload)
+    }
+
     /// Whether a prompt's text goes on where the last turn's prompt ended. Hashes as much text as that one had.
     pub fn is_continued_by(&self, text: &[u8]) -> bool {
         self.prompt_tokens > 0 && self.prompt.is_prefix_of(text)
@@ -146,18 +164,64 @@ impl Session {
     }
 }
 
-impl Gaps {
-    fn observe(&mut self, gap_ms: u64) {
-        self.count = self.count.saturating_add(1);
-        self.last_ms = clamp_ms(gap_ms);
-        let gap = f64::from(self.last_ms);
-        let delta = gap - self.mean_ms;
-        self.mean_ms += delta / f64::from(self.count);
-        self.squares += delta * (gap - self.mean_ms);
+impl SessionFacts {
+    /// Nothing is remembered of the conversation but what is known of its workload.
+    pub fn of_workload(workload: &Gaps) -> Self {
+        Self::default().with_gaps(&Gaps::default(), workload)
     }
 
-    fn spread_ms(&self) -> f64 {
-        if self.count < 2 { 0.0 } else { (self.squares / f64::from(self.count - 1)).sqrt() }
+    fn with_gaps(self, own: &Gaps, workload: &Gaps) -> Self {
+        let last = if own.count > 0 { own } else { workload };
+        let told = if own.count >= OWN_GAPS_FROM { own } else { workload };
+        Self {
+            last_gap_ms: last.last_ms,
+            mean_gap_ms: told.mean_ms as f32,
+            gap_spread_ms: told.spread_ms() as f32,
+            ..self
+        }
+    }
+}
+
+impl Gaps {
+    /// One more gap. Once `weigh_at_most` were seen, each newer one weighs as if there were just so many, so that a change shows.
+    pub fn observe(&mut self, gap_ms: u64, weigh_at_most: u32) {
+        self.count = self.count.saturating_add(1);
+        self.last_ms = clamp_ms(gap_ms);
+        let weight = 1.0 / f64::from(self.count.min(weigh_at_most.max(1)));
+        let gap = f64::from(self.last_ms);
+        let delta = gap - self.mean_ms;
+        self.mean_ms += delta * weight;
+        self.variance += (delta * (gap - self.mean_ms) - self.variance) * weight;
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The last one; 0 of none.
+    pub fn last_ms(&self) -> u32 {
+        self.last_ms
+    }
+
+    /// Their mean; 0 of none.
+    pub fn mean_ms(&self) -> f64 {
+        self.mean_ms
+    }
+
+    /// Their standard deviation; 0 of fewer than two.
+    pub fn spread_ms(&self) -> f64 {
+        if self.count < 2 {
+            return 0.0;
+        }
+        let count = f64::from(self.count);
+        (self.variance * count / (count - 1.0)).sqrt()
+    }
+
+    /// Whether these are figures that [`Self::observe`] could have come to: others, from outside, would spoil all that come after.
+    pub fn are_sound(&self) -> bool {
+        let is_sound = |figure: f64| figure.is_finite() && figure >= 0.0;
+        is_sound(self.mean_ms) && is_sound(self.variance)
     }
 }
 
@@ -230,6 +294,37 @@ mod tests {
         let estimate = |bytes: usize| bytes as u32;
         assert_eq!(session.prompt_tokens(4, estimate), 40);
         assert_eq!(session.prompt_tokens(7, estimate), 43);
+    }
+
+    #[test]
+    fn few_gaps_give_way_to_the_workloads() {
+        let fleet = table(&[]).fleet;
+        let mut workload = Gaps::default();
+        [10_000, 20_000, 30_000].iter().for_each(|gap| workload.observe(*gap, 100));
+        let told =
+            |facts: SessionFacts| (facts.turn, facts.last_gap_ms, facts.mean_gap_ms, facts.gap_spread_ms);
+        let of = |session: &Session| told(session.kept_facts(&fleet, &workload, None));
+        assert_eq!(told(SessionFacts::of_workload(&workload)), (0, 30_000, 20_000.0, 10_000.0));
+        let first = Session::after(None, &turn("a", 0, 1_000));
+        assert_eq!(of(&first), (1, 30_000, 20_000.0, 10_000.0));
+        let second = Session::after(Some(&first), &turn("ab", 2_000, 3_000));
+        assert_eq!(of(&second), (2, 1_000, 20_000.0, 10_000.0));
+        let third = Session::after(Some(&second), &turn("abc", 6_000, 7_000));
+        let (turns, last, mean, spread) = of(&third);
+        assert_eq!((turns, last, mean), (3, 3_000, 2_000.0));
+        assert!((spread - 1_414.2).abs() < 0.1, "{spread}");
+    }
+
+    /// A mean over all there ever was would take as long to follow as it took to come about.
+    #[test]
+    fn weighed_gaps_follow_a_change() {
+        let mut gaps = Gaps::default();
+        (0..1_000).for_each(|_| gaps.observe(1_000, 32));
+        (0..128).for_each(|_| gaps.observe(9_000, 32));
+        assert!((gaps.mean_ms() - 9_000.0).abs() < 200.0, "{gaps:?}");
+        assert!(gaps.are_sound() && gaps.spread_ms() < 1_500.0, "{gaps:?}");
+        let odd = Gaps { mean_ms: f64::NAN, ..gaps };
+        assert!(!odd.are_sound());
     }
 
     #[test]

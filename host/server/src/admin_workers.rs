@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::ORIGIN;
+use hyper::header::{HeaderMap, ORIGIN};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
 
@@ -47,11 +47,7 @@ fn carry_out(app: &App, request: &Request<Incoming>) -> Result<Response<Response
             message,
         ));
     }
-    // This listener trusts whoever reaches it, and a web page open on this machine does: browsers say where it is from.
-    if request.headers().contains_key(ORIGIN) {
-        let message = "orders are not taken from web pages (the request has an Origin header)";
-        return Err(ApiError::new(StatusCode::FORBIDDEN, Blame::Client, "origin_refused", message));
-    }
+    no_web_page(request.headers())?;
     let (pool, worker) = find(app, pool, worker)?;
     let was_draining = pool.draining(worker).asked;
     match order {
@@ -76,6 +72,16 @@ fn carry_out(app: &App, request: &Request<Incoming>) -> Result<Response<Response
         "safe_to_stop": now.safe_to_stop,
     });
     Ok(json_response(StatusCode::OK, body.to_string()))
+}
+
+/// Refuses orders of web pages. This listener trusts whoever reaches it, and a page open on this machine does: browsers say where it
+/// is from.
+pub fn no_web_page(headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.contains_key(ORIGIN) {
+        let message = "orders are not taken from web pages (the request has an Origin header)";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, Blame::Client, "origin_refused", message));
+    }
+    Ok(())
 }
 
 /// Whether these could name a pool and a worker: what else stands in a path would change its meaning.

@@ -84,7 +84,7 @@ impl App {
             admission: Admission::new(room, tenants.shares(), clock.clone(), in_flight, metrics),
             tenants,
             fleet: Fleet::new(&config, secrets, &clock, &telemetry.metrics),
-            sessions: Sessions::new(config.sessions.clone()),
+            sessions: Sessions::new(&config.sessions, &telemetry.metrics),
             kept: KeptTurns::new(&telemetry.metrics, &pools),
             upstream,
             decisions: Decisions::default(),

@@ -69,6 +69,9 @@ pub enum Command {
     /// Look at, check, make and build policies.
     #[command(subcommand)]
     Policy(Policy),
+    /// Look at the conversations that a running host remembers, and have some forgotten.
+    #[command(subcommand)]
+    Sessions(Sessions),
     /// Show what each tenant of a running host has: requests in flight and queued, tokens left.
     Tenants(Tenants),
     /// Read an API key from standard input and print the line that makes it a tenant's.
@@ -165,6 +168,91 @@ pub struct Drain {
 /// `sluice tenants`
 #[derive(Debug, Args)]
 pub struct Tenants {
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
+}
+
+/// `sluice sessions ...`
+#[derive(Debug, Subcommand)]
+pub enum Sessions {
+    /// List conversations, those with the last turns first.
+    ///
+    ///     sluice sessions list --holder main/decode-0
+    ///
+    /// Columns: `holder` decoded the last turn, `tokens` is what that turn came to, `held` is what an engine keeps of it for the next
+    /// one. A conversation that its client gives no name is `derived` from its history.
+    #[command(verbatim_doc_comment)]
+    List(SessionsList),
+    /// Show one conversation in full, for each model and endpoint that it was had with.
+    Show(SessionsShow),
+    /// Have conversations forgotten, and what engines keep of them let go: one by its id, or all of a holder or tenant.
+    ///
+    ///     sluice sessions drop --holder main/decode-0
+    #[command(verbatim_doc_comment)]
+    Drop(SessionsDrop),
+}
+
+/// Which conversations.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WhichSessions {
+    /// Those whose last turn this worker decoded, as `sluice fleet` lists it.
+    #[arg(long, value_name = "POOL/WORKER")]
+    pub holder: Option<String>,
+    /// Those of this tenant.
+    #[arg(long)]
+    pub tenant: Option<String>,
+}
+
+/// `sluice sessions list`
+#[derive(Debug, Args)]
+pub struct SessionsList {
+    /// Which ones.
+    #[command(flatten)]
+    pub which: WhichSessions,
+    /// How many at most.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub limit: u16,
+    /// Print one JSON object, for programs.
+    #[arg(long)]
+    pub json: bool,
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
+}
+
+/// `sluice sessions show`
+#[derive(Debug, Args)]
+pub struct SessionsShow {
+    /// The conversation, as `sluice sessions list` names it.
+    pub id: String,
+    /// Of this tenant alone.
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// Print one JSON object, for programs.
+    #[arg(long)]
+    pub json: bool,
+    /// Which host.
+    #[command(flatten)]
+    pub host: AdminHost,
+}
+
+impl SessionsShow {
+    /// What it is looked for among.
+    pub fn tenant(&self) -> WhichSessions {
+        WhichSessions { holder: None, tenant: self.tenant.clone() }
+    }
+}
+
+/// `sluice sessions drop`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("some").args(["id", "holder", "tenant"]).required(true).multiple(true))]
+pub struct SessionsDrop {
+    /// One conversation, as `sluice sessions list` names it.
+    pub id: Option<String>,
+    /// Which ones.
+    #[command(flatten)]
+    pub which: WhichSessions,
     /// Which host.
     #[command(flatten)]
     pub host: AdminHost,

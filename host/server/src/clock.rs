@@ -17,6 +17,10 @@ pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// How much time there was before this process: what was saved by one before it happened then. Longer than a session may
+/// idle.
+const BEFORE_THE_START: Duration = Duration::from_hours(8 * 24);
+
 /// The machine's clock.
 #[derive(Debug)]
 pub struct SystemClock {
@@ -24,7 +28,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock whose `elapsed` starts now.
+    /// A clock whose `elapsed` has so much behind it already.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the monotonic clock")]
     pub fn shared() -> Arc<dyn Clock> {
         Arc::new(Self { start: Instant::now() })
@@ -38,6 +42,6 @@ impl Clock for SystemClock {
     }
 
     fn elapsed(&self) -> Duration {
-        self.start.elapsed()
+        BEFORE_THE_START + self.start.elapsed()
     }
 }

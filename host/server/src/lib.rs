@@ -4,6 +4,7 @@
 
 pub mod admin_address;
 pub mod admin_policies;
+pub mod admin_sessions;
 pub mod admin_token;
 pub mod admin_workers;
 pub mod admission;

@@ -10,6 +10,7 @@ use serde_json::json;
 use sluice_core::health::State;
 
 use crate::admin_policies;
+use crate::admin_sessions;
 use crate::admin_token;
 use crate::admin_workers;
 use crate::app::App;
@@ -22,6 +23,7 @@ use crate::node;
 use crate::passthrough::{self, paths::Fate};
 use crate::pipeline;
 use crate::request::Endpoint;
+use crate::sessions::ends;
 use crate::tenants;
 
 /// Where clients connect.
@@ -49,6 +51,9 @@ async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Response<Response
         (&Method::GET, "/ready") => return ready(app),
         (&Method::GET, "/metrics") => return metrics(app),
         (&Method::GET, path) if path.starts_with(models::ONE) => return models::one(app, path),
+        (&Method::DELETE, path) if path.starts_with(ends::PREFIX) => {
+            return ends::delete(app, path, request.headers());
+        }
         (method, path) => {
             return match passthrough::paths::find(path).filter(|_| method == Method::POST) {
                 Some(passed) => passthrough::serve(app, passed, request).await,
@@ -86,6 +91,9 @@ pub fn admin(app: &App, request: &Request<Incoming>) -> Response<ResponseBody> {
             let body = json!(tenants::status::tenants(&app.tenants, &app.admission));
             json_response(StatusCode::OK, body.to_string())
         }
+        (_, path) if path == admin_sessions::ALL || path.starts_with(admin_sessions::ONE) => {
+            admin_sessions::answer(app, request)
+        }
         (_, path) if path.starts_with(admin_workers::PREFIX) => admin_workers::answer(app, request),
         (method, path) => not_found(method, path, &ADMIN),
     }
@@ -110,22 +118,27 @@ fn data_plane_paths() -> Vec<(Method, &'static str)> {
     DATA_PLANE.into_iter().chain(passed.map(|path| (Method::POST, path.path))).collect()
 }
 
-const DATA_PLANE: [(Method, &str); 6] = [
+const DATA_PLANE: [(Method, &str); 7] = [
     (Method::POST, "/v1/chat/completions"),
     (Method::POST, "/v1/completions"),
     (Method::GET, "/v1/models"),
+    (Method::DELETE, "/v1/sessions/ID"),
     (Method::GET, "/health"),
     (Method::GET, "/ready"),
     (Method::GET, "/metrics"),
 ];
 
-const ADMIN: [(Method, &str); 10] = [
+const ADMIN: [(Method, &str); 14] = [
     (Method::GET, "/ready"),
     (Method::GET, "/admin/policies"),
     (Method::GET, "/admin/policies/NAME"),
     (Method::GET, "/admin/decisions"),
     (Method::GET, "/admin/fleet"),
     (Method::GET, "/admin/tenants"),
+    (Method::GET, "/admin/sessions"),
+    (Method::GET, "/admin/sessions/ID"),
+    (Method::DELETE, "/admin/sessions"),
+    (Method::DELETE, "/admin/sessions/ID"),
     (Method::POST, "/admin/workers/POOL/WORKER/drain"),
     (Method::POST, "/admin/workers/POOL/WORKER/undrain"),
     (Method::GET, "/metrics"),
@@ -163,7 +176,7 @@ fn ready(app: &App) -> Response<ResponseBody> {
 }
 
 fn metrics(app: &App) -> Response<ResponseBody> {
-    app.telemetry.metrics.sessions(app.sessions.len(), app.sessions.evictions());
+    app.sessions.tell();
     for pool in app.fleet.pools() {
         pool.metrics.pairs_open(pool.pairs.open());
         for (worker, status) in pool.workers.iter().zip(status::workers(pool)) {

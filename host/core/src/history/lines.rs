@@ -70,7 +70,12 @@ impl Lines {
     /// A turn with this history ended in a line. Returns the line that had to go for it: what else is kept of that is not found any
     /// more.
     pub fn turn_ended(&mut self, line: Digest, chain: &Chain) -> Option<Digest> {
-        self.remember(line, chain.mark());
+        self.marked(line, chain.mark())
+    }
+
+    /// The same, of a turn of whose history the mark is left ([`Chain::mark`]).
+    pub fn marked(&mut self, line: Digest, mark: Digest) -> Option<Digest> {
+        self.remember(line, mark);
         let oldest = self.by_turn.first_key_value().map(|(_, oldest)| *oldest);
         oldest.filter(|oldest| self.lines.len() > self.lines_at_most && self.forget(*oldest))
     }
@@ -81,6 +86,12 @@ impl Lines {
         self.by_turn.remove(&gone.turn);
         gone.marks.iter().for_each(|mark| self.unmark(*mark, line));
         true
+    }
+
+    /// Gives back memory that is not used.
+    pub fn shrink(&mut self) {
+        self.marks.shrink_to_fit();
+        self.lines.shrink_to_fit();
     }
 
     /// How many there are.

@@ -42,7 +42,7 @@ impl Scope {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Conversation {
     /// The client's own name for it.
-    Named(String),
+    Named(Arc<str>),
     /// By its history: a line of [`super::lines`].
     Derived(Digest),
 }
@@ -58,7 +58,7 @@ pub struct ConversationKey {
 
 impl ConversationKey {
     /// A conversation that the client names.
-    pub fn named(scope: &Arc<Scope>, name: impl Into<String>) -> Self {
+    pub fn named(scope: &Arc<Scope>, name: impl Into<Arc<str>>) -> Self {
         Self { scope: scope.clone(), conversation: Conversation::Named(name.into()) }
     }
 

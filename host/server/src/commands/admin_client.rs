@@ -22,6 +22,11 @@ pub fn post<T: serde::de::DeserializeOwned>(host: &AdminHost, path: &str) -> Res
     read(host, &ask(host, "POST", path)?)
 }
 
+/// One DELETE.
+pub fn delete<T: serde::de::DeserializeOwned>(host: &AdminHost, path: &str) -> Result<T, String> {
+    read(host, &ask(host, "DELETE", path)?)
+}
+
 fn read<T: serde::de::DeserializeOwned>(host: &AdminHost, body: &str) -> Result<T, String> {
     serde_json::from_str(body).map_err(|error| format!("{} is no Sluice admin API: {error}", host.admin))
 }

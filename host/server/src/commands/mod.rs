@@ -11,6 +11,7 @@ pub mod policy_bindings;
 pub mod policy_new;
 pub mod policy_show;
 pub mod serve;
+pub mod sessions;
 pub mod tenants;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Fleet(args) => fleet::run(&args),
         Command::Drain(args) => fleet::drain(&args),
         Command::Policy(command) => policy::run(command),
+        Command::Sessions(command) => sessions::run(command),
         Command::Tenants(args) => tenants::list(&args.host),
         Command::TenantKey => tenants::key(),
         Command::Emulate(args) => emulate::run(args),

@@ -19,6 +19,7 @@ use crate::clock::{SystemClock, millis};
 use crate::config::{self, Config, ConfigError, PolicyCache, Secrets};
 use crate::fleet::{kv_watch, probe};
 use crate::kept;
+use crate::kept::saved::SavedTurns;
 use crate::listen::{self, Serving, TlsServing};
 use crate::node::KvNode;
 use crate::policy_cache;
@@ -26,6 +27,7 @@ use crate::policy_events::{self, PolicyEvents};
 use crate::release::{self, Releasing};
 use crate::routes;
 use crate::sessions;
+use crate::sessions::saving::{self, NotOurs, Place, Saver, SnapshotFile};
 use crate::telemetry::otlp::Exporter;
 use crate::telemetry::{self, Telemetry};
 use crate::threads::{self, DataThreads};
@@ -102,20 +104,46 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Ok(node) => node,
         Err(error) => return refuse(&error),
     };
+    let snapshot = match snapshot_file(&config) {
+        Ok(snapshot) => snapshot,
+        Err(error) => return refuse(&error),
+    };
     let mut app = App::new(config, &secrets, upstream, policies, telemetry, clock, releases);
     app.node = node.as_ref().map(|node| node.handle().clone());
     let app = Arc::new(app);
     let attachments = node.as_ref().map(|node| node.watch(&app));
     let keeps_turns = app.config.pools.iter().any(|pool| pool.mode.keeps_turns());
     let wheel = keeps_turns.then(|| kept::wheel::turn(&app));
+    let saver = snapshot.map(|file| {
+        let place = Place { file: Arc::new(file), holds: Arc::new(SavedTurns::of(&app)) };
+        saving::restore(&app, &place);
+        Saver::start(&app, place)
+    });
     let releasing = Releasing::start(app.clone(), holds);
     let code = serve(app, clients, operators, tls).await;
-    releasing.finish().await;
+    // Nothing is taken any more.
     drop((attachments, wheel));
+    if saver.is_none() {
+        app.kept.end_all(&*app);
+    }
+    releasing.finish().await;
+    if let Some(saver) = saver {
+        saver.finish().await;
+    }
     if let Some(node) = node {
         node.stop().await;
     }
     code
+}
+
+/// Where sessions outlive this process, if they do.
+fn snapshot_file(config: &Config) -> Result<Option<SnapshotFile>, ConfigError> {
+    let taken = config.sessions.snapshot_file.as_deref().map(SnapshotFile::take).transpose();
+    taken.map_err(|error: NotOurs| unusable_snapshot(config, &error))
+}
+
+fn unusable_snapshot(config: &Config, error: &NotOurs) -> ConfigError {
+    config::in_use(config, "sessions", "snapshot_file", error.to_string(), error.cure().into())
 }
 
 /// TLS towards clients, if they see a certificate, and the client towards workers.

@@ -23,7 +23,7 @@ pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>)
         server: server(path, &written.server, problems),
         upstream: check_tls::upstream(path, &written.upstream, problems),
         policy: policy(path, &written.policy, problems),
-        sessions: sessions(&written.sessions, problems),
+        sessions: sessions(path, &written.sessions, problems),
         telemetry: check_telemetry::telemetry(&written.telemetry, problems),
         transfer: check_transfer::transfer(path, &written.transfer, problems),
         tenants: check_tenants::tenants(path, &written.tenants, problems),
@@ -299,10 +299,26 @@ pub(super) fn is_header_name(text: &str) -> bool {
     (1..=limits::MAX_NAME_CHARS).contains(&text.len()) && text.bytes().all(is_token)
 }
 
-fn sessions(written: &written::Sessions, problems: &mut Problems<'_>) -> Sessions {
+fn sessions(path: &Path, written: &written::Sessions, problems: &mut Problems<'_>) -> Sessions {
+    let snapshot_file = file("snapshot_file", limits::SNAPSHOT_FILE, path, &written.snapshot_file, problems);
+    if let Some(field) = &written.snapshot_interval_ms
+        && written.snapshot_file.is_none()
+    {
+        let what = "snapshot_interval_ms does nothing: there is no snapshot_file";
+        problems.at(field.span(), what, "set snapshot_file, or take it out");
+    }
+    let interval_ms = &written.snapshot_interval_ms;
     Sessions {
         ttl_ms: number("ttl_ms", &written.ttl_ms, limits::SESSION_TTL_MS, problems),
         max_sessions: number("max_sessions", &written.max_sessions, limits::MAX_SESSIONS, problems),
+        max_bytes: number("max_bytes", &written.max_bytes, limits::SESSION_BYTES, problems),
+        snapshot_file,
+        snapshot_interval_ms: number(
+            "snapshot_interval_ms",
+            interval_ms,
+            limits::SNAPSHOT_INTERVAL_MS,
+            problems,
+        ),
     }
 }
 

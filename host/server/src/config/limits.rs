@@ -89,6 +89,9 @@ pub const POLICY_CACHE_OFF: &str = "off";
 /// As an example.
 pub const POLICY_CACHE_DIR: &str = "/var/cache/sluice/components";
 
+/// As an example.
+pub const SNAPSHOT_FILE: &str = "/var/lib/sluice/sessions.snapshot";
+
 /// Where engines attach: the folder is this user's own, as systemd's RuntimeDirectory= makes it.
 pub const TRANSFER_SOCKET: &str = "/run/sluice/kv.sock";
 
@@ -135,8 +138,14 @@ bounds! {
 
     /// A person's pause; past it the engines have given the blocks to others anyway.
     SESSION_TTL_MS: u64 = 30 * MINUTE_MS, from 1_000, to 7 * DAY_MS, "ms";
-    /// About 1 KiB each, so about 100 MiB.
+    /// Conversations that go on within half an hour, of some hundreds of requests a second: far above what engines keep
+    /// blocks of.
     MAX_SESSIONS: usize = 100_000, from 1, to 10_000_000, "sessions";
+    /// Ample for the default of `max_sessions` at the 300 to 900 bytes that a session takes: this bound is for long names and many
+    /// derived conversations, and for who raises the other.
+    SESSION_BYTES: usize = 128 * MIB, from MIB, to 64 * 1_024 * MIB, "bytes";
+    /// What a host that is killed forgets. Writing 100,000 sessions takes a fraction of a second of one CPU.
+    SNAPSHOT_INTERVAL_MS: u64 = 30_000, from 100, to DAY_MS, "ms";
 
     /// vLLM's default on GPUs.
     BLOCK_TOKENS: u32 = 16, from 1, to 65_536, "tokens";

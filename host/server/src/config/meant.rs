@@ -177,6 +177,12 @@ pub struct Sessions {
     pub ttl_ms: u64,
     /// Conversations remembered at the same time; the longest idle one makes room.
     pub max_sessions: usize,
+    /// Memory that they may count for together, in bytes; the longest idle one makes room.
+    pub max_bytes: usize,
+    /// Where they outlive the process; `None`: they do not.
+    pub snapshot_file: Option<PathBuf>,
+    /// Between two snapshots.
+    pub snapshot_interval_ms: u64,
 }
 
 /// `[telemetry]`

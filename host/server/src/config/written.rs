@@ -38,7 +38,10 @@ const POLICY: Shape = Shape {
     header: "[policy]",
     keys: &["folder", "default", "cache_dir", "cpu_budget_ms", "wall_bound_ms", "memory_mb", "labels"],
 };
-const SESSIONS: Shape = Shape { header: "[sessions]", keys: &["ttl_ms", "max_sessions"] };
+const SESSIONS: Shape = Shape {
+    header: "[sessions]",
+    keys: &["ttl_ms", "max_sessions", "max_bytes", "snapshot_file", "snapshot_interval_ms"],
+};
 const TELEMETRY: Shape =
     Shape { header: "[telemetry]", keys: &["access_log", "otlp_endpoint", "service_name", "sample_ratio"] };
 const TRANSFER: Shape = Shape { header: "[transfer]", keys: &["socket", "copy_threads", "other_uids"] };
@@ -127,6 +130,9 @@ pub(super) struct Policy {
 pub(super) struct Sessions {
     pub(super) ttl_ms: Field<i128>,
     pub(super) max_sessions: Field<i128>,
+    pub(super) max_bytes: Field<i128>,
+    pub(super) snapshot_file: Field<String>,
+    pub(super) snapshot_interval_ms: Field<i128>,
 }
 
 /// `[telemetry]`
@@ -266,6 +272,9 @@ fn sessions(mut table: Table<'_>, problems: &mut Problems<'_>) -> Sessions {
     let sessions = Sessions {
         ttl_ms: table.number("ttl_ms", problems),
         max_sessions: table.number("max_sessions", problems),
+        max_bytes: table.number("max_bytes", problems),
+        snapshot_file: table.text("snapshot_file", problems),
+        snapshot_interval_ms: table.number("snapshot_interval_ms", problems),
     };
     table.finish(&SHAPES, problems);
     sessions

@@ -56,7 +56,7 @@ impl Blocks {
     pub fn are_lost(&self, holder: &Worker) -> bool {
         match self {
             Self::Hosted(hosted) => holder.life() != Some(hosted.life),
-            Self::Engine(engine) => holder.seen().incarnation != engine.place.incarnation,
+            Self::Engine(engine) => holder.seen().incarnation > engine.place.incarnation,
         }
     }
 

@@ -29,12 +29,14 @@ pub enum KeptFate {
     Withheld,
     /// Its engine held it by itself, and it was not to be kept.
     NotKept,
+    /// Another process of this host kept it, and may have used it.
+    Uncertain,
     /// Its holder could not be told to let it go: it stays until its own time is over.
     Unreleased,
 }
 
 impl KeptFate {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Kept,
         Self::Renewed,
         Self::Taken,
@@ -46,6 +48,7 @@ impl KeptFate {
         Self::Drained,
         Self::Withheld,
         Self::NotKept,
+        Self::Uncertain,
         Self::Unreleased,
     ];
 
@@ -62,6 +65,7 @@ impl KeptFate {
             Self::Drained => "drained",
             Self::Withheld => "withheld",
             Self::NotKept => "not_kept",
+            Self::Uncertain => "uncertain",
             Self::Unreleased => "unreleased",
         }
     }

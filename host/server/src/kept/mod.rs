@@ -11,6 +11,7 @@
 mod blocks;
 mod figures;
 pub mod found;
+pub mod saved;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -167,6 +168,19 @@ impl KeptTurns {
         self.table().of(key)
     }
 
+    /// Copies of all, the oldest first.
+    pub fn all(&self) -> Vec<(ConversationKey, KeptTurn)> {
+        self.table().all()
+    }
+
+    /// For people: who holds the newest of a conversation, how many tokens, for how much longer in milliseconds, and how many
+    /// there are.
+    pub fn look(&self, key: &ConversationKey, now_ms: u64) -> Option<(u64, u32, u64, usize)> {
+        let turns = self.of(key);
+        let (_, newest) = turns.last()?;
+        Some((newest.holder.id, newest.tokens, newest.lease.left_ms(now_ms), turns.len()))
+    }
+
     /// Takes this very turn out for a request: nobody else gets it. `None` if somebody has, or it ended.
     pub fn take(&self, key: &ConversationKey, number: u64) -> Option<KeptTurn> {
         self.table().take_this(key, number)
@@ -182,6 +196,12 @@ impl KeptTurns {
     pub fn end_all_of(&self, holders: &impl Holders, holder: u64, fate: KeptFate) {
         let turns = self.table().take_all(|turn| turn.holder.id == holder);
         turns.into_iter().for_each(|turn| self.end(holders, turn, fate));
+    }
+
+    /// Ends all: this host goes, and nobody comes after it who knows them.
+    pub fn end_all(&self, holders: &impl Holders) {
+        let turns = self.table().take_all(|_| true);
+        turns.into_iter().for_each(|turn| self.end(holders, turn, KeptFate::Released));
     }
 
     /// Ends all that went with its engine.

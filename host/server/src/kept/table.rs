@@ -89,6 +89,15 @@ impl Table {
         entries.iter().map(|entry| (entry.number, entry.turn.clone())).collect()
     }
 
+    /// All, the oldest first.
+    pub fn all(&self) -> Vec<(ConversationKey, KeptTurn)> {
+        let turns = self
+            .by_number
+            .iter()
+            .filter_map(|(number, key)| Some((key.clone(), self.entry(key, *number)?.turn.clone())));
+        turns.collect()
+    }
+
     fn entry(&self, key: &ConversationKey, number: u64) -> Option<&Entry> {
         self.turns.get(key)?.iter().find(|entry| entry.number == number)
     }

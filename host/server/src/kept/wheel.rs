@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::default_policy;
-use sluice_core::facts::{self, Facts, Row};
+use sluice_core::facts::{self, Facts, Row, SessionFacts};
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Due;
 use sluice_core::verdict::Renewal;
@@ -178,10 +178,14 @@ fn asked(app: &Arc<App>, key: &ConversationKey, turn: &KeptTurn, now_ms: u64) ->
 fn lease_facts(app: &Arc<App>, key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<facts::Lease> {
     let table = turn.pool.table();
     let holder = table.workers.iter().position(|worker| worker.id == turn.holder.id)?;
-    let session = app.sessions.get(key, now_ms).map(|session| {
-        let held = Some((turn.holder.id, turn.tokens, turn.lease.left_ms(now_ms)));
-        session.facts(&table.fleet, now_ms, held)
-    });
+    let workload = app.sessions.gaps(&turn.request.workload);
+    let session = app.sessions.get(key, now_ms).map_or_else(
+        || SessionFacts::of_workload(&workload),
+        |session| {
+            let held = Some((turn.holder.id, turn.tokens, turn.lease.left_ms(now_ms)));
+            session.kept_facts(&table.fleet, &workload, held)
+        },
+    );
     let facts = Facts {
         now_ms: app.clock.wall_ms(),
         seed: turn.seed,
@@ -189,7 +193,7 @@ fn lease_facts(app: &Arc<App>, key: &ConversationKey, turn: &KeptTurn, now_ms: u
         block_tokens: turn.pool.config.block_tokens,
         kv_bytes_per_token: turn.pool.kv_bytes_per_token(&table),
         request: (*turn.request).clone(),
-        session,
+        session: Some(session),
         fleet: table.fleet.clone(),
         load: table.load(),
         cached_tokens: vec![0; table.workers.len()],

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sluice_core::facts::Row;
 use sluice_core::history::chain::Chain;
-use sluice_core::history::scope::{ConversationKey, Scope};
+use sluice_core::history::scope::ConversationKey;
 use sluice_core::session::{PromptMark, Session};
 use sluice_core::table::rows_without;
 use sluice_core::workload::Asked;
@@ -16,6 +16,7 @@ use sluice_policy::{Bound, Generation};
 use tokio::time::Instant;
 
 use super::REQUEST_ID_HEADER;
+use super::history::{History, Place};
 use super::origin::Origin;
 use crate::app::App;
 use crate::clock::millis;
@@ -25,6 +26,7 @@ use crate::ids::RequestId;
 use crate::kept::found::Found;
 use crate::prompt_ids::PromptIds;
 use crate::request::ClientRequest;
+use crate::sessions::ends;
 use crate::telemetry::trail::Trail;
 use crate::tenants::{Caller, TokenUse};
 
@@ -70,7 +72,10 @@ pub(super) struct Call<'a> {
     pub found_taken: AtomicBool,
     /// The prompt's tokens, where somebody had to know them.
     pub prompt_ids: Option<PromptIds>,
+    /// As of the last turn of the one that it goes on from.
     pub session: Option<Session>,
+    /// Whether the client says that nothing comes after this turn.
+    pub ends_session: bool,
     /// Of the prompt, for the session; of no use without one.
     pub mark: PromptMark,
     /// Whether the prompt goes on where the session's last one ended.
@@ -95,6 +100,7 @@ impl<'a> Call<'a> {
         app: &'a Arc<App>,
         headers: &HeaderMap,
         request: &'a ClientRequest<'a>,
+        history: History,
         arrival: &Arrival,
         caller: &Caller,
         priority: i32,
@@ -105,13 +111,11 @@ impl<'a> Call<'a> {
             limit.check(pool.config.max_model_len)?;
         }
         let tenant = caller.name.to_string();
-        let session_key = request
-            .conversation
-            .as_ref()
-            .map(|conversation| ConversationKey::named(&Arc::new(scope(app, caller, request)), conversation));
-        let chain = session_key.as_ref().filter(|_| pool.config.mode.keeps_turns());
-        let chain = chain.and_then(|key| request.history(&key.scope).ok()).map(Arc::new);
-        let session = session_key.as_ref().and_then(|key| app.sessions.get(key, millis(arrival.at)));
+        let ends_session = ends::is_last_turn(headers)?;
+        let Place { to, from } = history.place(app, request.conversation.as_deref());
+        let (session_key, reuse_key) = (to, from);
+        let session =
+            session_key.as_ref().and_then(|_| app.sessions.look_up(reuse_key.as_ref(), millis(arrival.at)));
         arrival.trail.note(|story, _| story.found(&pool.config, &tenant));
         let text = request.prompt_text();
         let mark = session_key.as_ref().map(|_| PromptMark::of(text)).unwrap_or_default();
@@ -139,13 +143,14 @@ impl<'a> Call<'a> {
             tenant,
             priority,
             tokens,
-            reuse_key: session_key.clone(),
+            reuse_key,
             session_key,
-            chain,
+            chain: history.chain.map(Arc::new),
             found: None,
             found_taken: AtomicBool::new(false),
             prompt_ids: None,
             session,
+            ends_session,
             mark,
             continues_session,
         })
@@ -196,18 +201,6 @@ impl<'a> Call<'a> {
             deadline: self.deadline,
             trail: &self.trail,
         }
-    }
-}
-
-/// What the request's conversation never crosses.
-fn scope(app: &App, caller: &Caller, request: &ClientRequest<'_>) -> Scope {
-    Scope {
-        tenant: caller.name.to_string(),
-        model: request.model.clone(),
-        // An adapter is a served model by a name of its own.
-        adapter: None,
-        salt: app.tenants.salt(caller, &request.model),
-        endpoint: request.endpoint.path().into(),
     }
 }
 

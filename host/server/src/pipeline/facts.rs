@@ -70,7 +70,11 @@ fn seed(call: &Call<'_>, text: &[u8]) -> u64 {
             Conversation::Named(name) => {
                 hash::bytes(hash::bytes(0, key.scope.tenant.as_bytes()), name.as_bytes())
             }
-            Conversation::Derived(line) => hash::bytes(2, &line.0),
+            // What all its turns have in common, whichever of them this host has seen.
+            Conversation::Derived(line) => {
+                let opening = call.chain.as_ref().map_or(*line, |chain| chain.opening());
+                hash::bytes(2, &opening.0)
+            }
         },
         None => hash::bytes(1, &text[..text.len().min(SEED_PROMPT_BYTES)]),
     }

@@ -11,6 +11,7 @@ mod decide;
 mod decode_leg;
 pub(crate) mod dispatch;
 mod facts;
+mod history;
 mod hosted;
 pub(crate) mod origin;
 mod prefill;
@@ -46,6 +47,7 @@ use crate::telemetry::labels::{Fallback, Label, Retry};
 use admit::Admitted;
 use attempt::Attempt;
 use call::{Arrival, Call};
+use history::History;
 
 pub use answer::whole_as_passed;
 
@@ -105,7 +107,9 @@ async fn run(
     // 1. What is asked, by whom, of which pool; 2. what is remembered of the conversation.
     let mut request = OwnedRequest::read(endpoint, headers, bytes).await?;
     let priority = request.with_dependent_mut(|_, request| app.tenants.mark(&caller, urgency, request));
-    let mut call = Call::read(app, headers, request.borrow_dependent(), &arrival, &caller, priority)?;
+    let (request, history) = History::read(app, &caller, request).await?;
+    let mut call =
+        Call::read(app, headers, request.borrow_dependent(), history, &arrival, &caller, priority)?;
     reuse::find(&mut call).await;
     let call = &call;
     record.pool(&call.pool.metrics);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::facts::{Facts, Finish, Row};
+use sluice_core::facts::{Facts, Finish, Row, SessionFacts};
 use sluice_core::failure::Failure;
 use sluice_core::history::chain::Chain;
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::measure::transfer_overhead_ms;
-use sluice_core::session::{PromptMark, TurnRecord};
+use sluice_core::session::{PromptMark, Session, TurnRecord};
 use sluice_core::verdict::TransferMode;
 
 use super::attempt::Attempt;
@@ -23,6 +23,7 @@ use crate::kept::TurnHold;
 use crate::made_stream::StreamOptions;
 use crate::record::Record;
 use crate::request::{Asks, ClientRequest, Endpoint};
+use crate::sessions::{EndedTurn, ends};
 use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
@@ -56,6 +57,8 @@ pub(super) struct Turn {
     pub(super) session_key: Option<ConversationKey>,
     /// Digests of its request's history, where its pool keeps turns.
     pub(super) chain: Option<Arc<Chain>>,
+    /// Whether its client says that nothing comes after it.
+    ends_session: bool,
     /// Of this turn, until it is known what becomes of it.
     pub(super) hold: Option<TurnHold>,
     /// Whether its decode engine keeps it by itself when it is over.
@@ -117,6 +120,7 @@ impl Turn {
             mark: call.mark,
             session_key: call.session_key.clone(),
             chain: call.chain.clone(),
+            ends_session: call.ends_session,
             hold: turn_hold,
             is_pinned: false,
             incarnation,
@@ -231,9 +235,16 @@ impl Turn {
         if let Some(told) = &told {
             self.pool.metrics.token_ids(told.ids);
         }
+        match self.session_key.take() {
+            Some(key) if self.ends_session => drop(ends::drop_one(&self.app, &key)),
+            Some(key) => {
+                self.remember(&key, prompt_tokens, output_tokens);
+                self.session_key = Some(key);
+            }
+            None => {}
+        }
         let finish = end.finish.unwrap_or(Finish::Other);
         self.retain(TurnCounts { prompt_tokens, output_tokens, finish }, told.as_ref());
-        self.remember(prompt_tokens, output_tokens);
     }
 
     /// The answer broke after its first byte: told in the stream, never tried again.
@@ -263,8 +274,8 @@ impl Turn {
         self.booking.worker().seen().decode_step.observe(took_ms, f64::from(steps), now);
     }
 
-    fn remember(&mut self, prompt_tokens: u32, output_tokens: u32) {
-        let Some(key) = self.session_key.take() else { return };
+    /// Writes the session, and has the policy told of it as it is now: the gap before this turn counts.
+    fn remember(&mut self, key: &ConversationKey, prompt_tokens: u32, output_tokens: u32) {
         let now_ms = millis(self.app.clock.elapsed());
         let turn = TurnRecord {
             decode: self.booking.worker().id,
@@ -275,6 +286,21 @@ impl Turn {
             started_at_ms: millis(self.arrived),
             ended_at_ms: now_ms,
         };
-        self.app.sessions.end_turn(key, &turn, now_ms);
+        let workload = &self.facts.request.workload;
+        let ended = EndedTurn {
+            key: key.clone(),
+            mark: self.chain.as_ref().map(|chain| chain.mark()),
+            workload,
+            turn,
+        };
+        let session = self.app.sessions.end_turn(ended, now_ms);
+        self.facts.session = Some(self.session_facts(&session));
+    }
+
+    /// Of a session that this turn is the last of: turns are counted before it.
+    fn session_facts(&self, session: &Session) -> SessionFacts {
+        let workload = self.app.sessions.gaps(&self.facts.request.workload);
+        let facts = session.kept_facts(&self.facts.fleet, &workload, None);
+        SessionFacts { turn: facts.turn.saturating_sub(1), ..facts }
     }
 }

@@ -37,8 +37,6 @@ pub(super) struct Requests {
     pub pair_opened: Counters<1>,
     pub pairs_open: Gauges<1>,
     pub in_flight: Gauge,
-    pub sessions: Gauge,
-    pub session_evictions: Counter,
     pub phase: Phases,
 }
 
@@ -155,8 +153,6 @@ impl Requests {
                 .metric("pair_breaker_opened", "Times that a prefill/decode pair was found to fail"),
             pairs_open: new.metric("pair_breakers_open", "Prefill/decode pairs avoided now"),
             in_flight: new.metric("in_flight_requests", "Requests being served"),
-            sessions: new.metric("sessions", "Conversations remembered"),
-            session_evictions: new.metric("sessions_evicted", "Conversations that made room for others"),
             phase,
         }
     }

@@ -1,7 +1,6 @@
 //! Prometheus metrics. Names follow Prometheus' conventions: base units, `_total` for counters.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::text;
@@ -146,12 +145,6 @@ impl Metrics {
         &self.requests.in_flight
     }
 
-    /// Conversations remembered, and how many made room for others since the start.
-    pub fn sessions(&self, count: usize, evictions: usize) {
-        self.requests.sessions.set(i64::try_from(count).unwrap_or(i64::MAX));
-        self.requests.session_evictions.inner().store(evictions as u64, Ordering::Relaxed);
-    }
-
     /// A probe of whether KV moves from one worker to another ended.
     pub fn kv_probe(&self, pool: &str, prefill: &str, decode: &str, verdict: Verdict) {
         let labels = [("pool", pool.into()), ("outcome", verdict.name().into())];
@@ -219,7 +212,6 @@ mod tests {
         pool.undecided().phase(Phase::Total, Duration::from_millis(1));
         metrics.worker("llama", "p0", Role::Prefill, false).leg_failure(Failure::Unreachable);
         metrics.policy_fault("adaptive", "route", "trap");
-        metrics.sessions(2, 7);
         let text = metrics.encode();
         for line in [
             r#"sluice_requests_total{pool="llama",endpoint="/v1/completions",outcome="ok"} 1"#,
@@ -230,8 +222,6 @@ mod tests {
             r#"sluice_phase_seconds_count{pool="llama",policy="adaptive",phase="first_token"} 1"#,
             r#"sluice_phase_seconds_count{pool="llama",policy="none",phase="total"} 1"#,
             r#"sluice_phase_seconds_bucket{le="0.025",pool="llama",policy="adaptive",phase="first_token"} 1"#,
-            "sluice_sessions 2",
-            "sluice_sessions_evicted_total 7",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }

@@ -100,7 +100,7 @@ fn promise(
 pub(super) fn turn_hold(attempt: &Attempt<'_, '_>) -> Option<TurnHold> {
     let call = attempt.call;
     let node = call.app.node.as_ref().filter(|_| call.pool.config.mode == PoolMode::HostManaged)?;
-    let may_be_kept = call.session_key.is_some() && attempt.decision.loaded.is_some();
+    let may_be_kept = call.session_key.is_some() && !call.ends_session && attempt.decision.loaded.is_some();
     let position_tokens = attempt.table.position_tokens.filter(|_| may_be_kept)?;
     Some(TurnHold::new(node, call.app.ids.transfer(), position_tokens))
 }

@@ -1,0 +1,171 @@
+//! Turns that engines keep by themselves outlive this host's process: what the next one needs to go on with them, or to let them
+//! go. Those that this host moves end with its node.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sluice_core::facts::{RequestFacts, Role};
+use sluice_core::history::Digest;
+use sluice_core::history::guard::Held;
+use sluice_core::history::saved::SavedAt;
+use sluice_core::history::scope::ConversationKey;
+use sluice_core::lease::Lease;
+use sluice_core::verdict::Keep;
+use tokio::time::{Instant, sleep};
+
+use super::{Blocks, EngineTurn, HeldTokens, KeptFate, KeptTurn, Place};
+use crate::app::App;
+use crate::fleet::{Pool, Worker};
+use crate::handle::back::BackHandle;
+use crate::release::EndedTurn;
+use crate::request::Endpoint;
+use crate::sessions::holds::SavesHolds;
+use crate::telemetry::labels::Label;
+
+/// How long engines may take to be seen after a start, so that they can be told to let go of what was saved.
+const SEEN_WITHIN: Duration = Duration::from_secs(30);
+
+/// Between two looks for them.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// A turn, as it is saved.
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedTurn {
+    key: ConversationKey,
+    pool: String,
+    /// By id.
+    holder: u64,
+    /// The engine's handle, as it came.
+    handle: String,
+    held: Held,
+    endpoint: String,
+    mark: Option<Digest>,
+    policy: String,
+    request: RequestFacts,
+    seed: u64,
+    /// Of its lease.
+    left_ms: u64,
+    heartbeat_ms: Option<u32>,
+    /// Of its engine's own time for it.
+    usable_ms: u64,
+}
+
+/// The host whose turns are saved. Weak, since the host owns who saves.
+pub struct SavedTurns(Weak<App>);
+
+impl SavedTurns {
+    /// Of this host.
+    pub fn of(app: &Arc<App>) -> Self {
+        Self(Arc::downgrade(app))
+    }
+}
+
+impl SavesHolds for SavedTurns {
+    fn save(&self, _: SavedAt, now_ms: u64) -> Vec<Value> {
+        let Some(app) = self.0.upgrade() else { return Vec::new() };
+        let turns = app.kept.all();
+        let saved = turns.iter().filter_map(|(key, turn)| saved(key, turn, now_ms));
+        saved.filter_map(|saved| serde_json::to_value(saved).ok()).collect()
+    }
+
+    fn restore(&self, at: SavedAt, holds: Vec<Value>, away_ms: u64, now_ms: u64) {
+        let Some(app) = self.0.upgrade() else { return };
+        let count = holds.len();
+        let mut uncertain = Vec::new();
+        for saved in holds {
+            let Ok(saved) = serde_json::from_value::<SavedTurn>(saved) else { continue };
+            let Some((key, turn)) = turn(&app, saved, away_ms, now_ms) else { continue };
+            match at {
+                SavedAt::End => app.kept.keep(&*app, key, turn, None),
+                SavedAt::Running => uncertain.push(turn),
+            }
+        }
+        tracing::info!(
+            turns = count,
+            kept_on = app.kept.size().0,
+            "turns that engines keep were saved; those that may have been used since are let go"
+        );
+        if !uncertain.is_empty() {
+            tokio::spawn(let_go(app, uncertain));
+        }
+    }
+}
+
+fn saved(key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<SavedTurn> {
+    let Blocks::Engine(engine) = &turn.blocks else { return None };
+    Some(SavedTurn {
+        key: key.clone(),
+        pool: turn.pool.config.name.clone(),
+        holder: turn.holder.id,
+        handle: engine.place.handle.json().to_owned(),
+        held: engine.held.clone(),
+        endpoint: engine.place.endpoint.path().to_owned(),
+        mark: turn.mark,
+        policy: turn.policy.to_string(),
+        request: (*turn.request).clone(),
+        seed: turn.seed,
+        left_ms: turn.lease.left_ms(now_ms),
+        heartbeat_ms: turn.lease.heartbeat_ms(),
+        usable_ms: engine.place.usable_until_ms.saturating_sub(now_ms),
+    })
+}
+
+/// A turn as it goes on. `None` where its worker is not configured any more, or no time is left of it.
+fn turn(app: &App, saved: SavedTurn, away_ms: u64, now_ms: u64) -> Option<(ConversationKey, KeptTurn)> {
+    let pool = app.fleet.pools().iter().find(|pool| pool.config.name == saved.pool)?;
+    let holder = pool.workers.iter().find(|worker| worker.id == saved.holder)?;
+    let usable_ms = saved.usable_ms.saturating_sub(away_ms);
+    let left_ms = saved.left_ms.saturating_sub(away_ms).min(usable_ms);
+    if left_ms == 0 || !pool.config.mode.engines_move_kv() {
+        return None;
+    }
+    let place = Place {
+        handle: BackHandle::read(&saved.handle).ok()?,
+        // The first that this host sees of it. Another one than it was knows nothing of the handle, and refuses it.
+        incarnation: holder.seen().incarnation + 1,
+        endpoint: Endpoint::ALL.iter().copied().find(|endpoint| endpoint.path() == saved.endpoint)?,
+        usable_until_ms: now_ms + usable_ms,
+    };
+    let ttl_ms = u32::try_from(left_ms).unwrap_or(u32::MAX);
+    let tokens = place.handle.tokens;
+    let handle = holder.hold_handle(&app.clock, 0);
+    let turn = KeptTurn {
+        blocks: Blocks::Engine(Arc::new(EngineTurn { place, held: saved.held })),
+        holder: holder.clone(),
+        tokens,
+        lease: Lease::new(Keep { ttl_ms, heartbeat_ms: saved.heartbeat_ms }, now_ms),
+        mark: saved.mark,
+        policy: saved.policy.into(),
+        pool: pool.clone(),
+        request: saved.request.into(),
+        seed: saved.seed,
+        counted: Arc::new(HeldTokens::new(holder, tokens, handle)),
+    };
+    Some((saved.key, turn))
+}
+
+/// Tells the holders of turns that may have been used since they were saved, as soon as there is somebody to tell them.
+async fn let_go(app: Arc<App>, turns: Vec<KeptTurn>) {
+    let until = Instant::now() + SEEN_WITHIN;
+    for turn in turns {
+        while !can_be_told(&turn.pool, &turn.holder) && Instant::now() < until {
+            sleep(LOOK_AGAIN_AFTER).await;
+        }
+        let Blocks::Engine(engine) = &turn.blocks else { continue };
+        let is_taken = app.releases.end(EndedTurn {
+            place: engine.place.clone(),
+            pool: turn.pool.clone(),
+            holder: turn.holder.clone(),
+            counted: Some(turn.counted.clone()),
+        });
+        let fate = if is_taken { KeptFate::Uncertain } else { KeptFate::Unreleased };
+        app.kept.count(&turn, fate);
+    }
+}
+
+fn can_be_told(pool: &Pool, holder: &Worker) -> bool {
+    let prefills = |worker: &&Arc<Worker>| worker.role == Role::Prefill && worker.takes_work();
+    holder.takes_work() && pool.table().workers.iter().any(|worker| prefills(&worker))
+}

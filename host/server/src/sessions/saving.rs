@@ -1,0 +1,233 @@
+//! The snapshot's file: who may have it, when it is written, and what is done about one that cannot be used.
+//!
+//! It is written beside, forced to disk and renamed over the old one, so there is always a whole one. A lock keeps a second host
+//! off. A hold may be used once: so what a file says of holds is gone from it before anybody is told of them.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_core::history::saved::SavedAt;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::holds::{NoHolds, SavesHolds};
+use super::moment::{Away, Moment};
+use super::snapshot::{self, Contents, Refused};
+use super::{Sessions, Snapshot};
+use crate::app::App;
+use crate::clock::{Clock, millis};
+
+/// Who may read it: it names tenants and their conversations.
+const MODE: u32 = 0o600;
+
+/// Why this host may not have the file.
+#[derive(Debug, thiserror::Error)]
+pub enum NotOurs {
+    /// Another host has it.
+    #[error("{} belongs to another host that runs", .0.display())]
+    Taken(PathBuf),
+    /// The system says so.
+    #[error("{file} cannot be used: {error}", file = .0.display(), error = .1)]
+    Unusable(PathBuf, io::Error),
+}
+
+impl NotOurs {
+    /// What to do.
+    pub fn cure(&self) -> &'static str {
+        match self {
+            Self::Taken(_) => "give each host a snapshot_file of its own, or stop the other one",
+            Self::Unusable(..) => "name a file in a folder that this user may write to",
+        }
+    }
+}
+
+/// The file, this host's alone while it lives.
+#[derive(Debug)]
+pub struct SnapshotFile {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// Sessions with the file that they are saved to.
+#[derive(Clone)]
+pub struct Place {
+    /// The file.
+    pub file: Arc<SnapshotFile>,
+    /// Who knows what engines hold.
+    pub holds: Arc<dyn SavesHolds>,
+}
+
+impl SnapshotFile {
+    /// Takes the file for this host.
+    pub fn take(path: &Path) -> Result<Self, NotOurs> {
+        let lock = beside(path, "lock");
+        let unusable = |error| NotOurs::Unusable(lock.clone(), error);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(&lock);
+        let file = file.map_err(unusable)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: file }),
+            Err(TryLockError::WouldBlock) => Err(NotOurs::Taken(path.to_owned())),
+            Err(TryLockError::Error(error)) => Err(unusable(error)),
+        }
+    }
+
+    /// What is in it; `None`: there is none yet. One that cannot be used is put aside.
+    fn read(&self) -> Result<Option<Contents>, Refused> {
+        let file = match File::open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let bytes = file.metadata()?.len();
+        snapshot::read(file, bytes).map(Some)
+    }
+
+    /// Where one that cannot be used is kept for people to look at.
+    fn put_aside(&self) -> io::Result<PathBuf> {
+        let aside = beside(&self.path, "refused");
+        fs::rename(&self.path, &aside)?;
+        Ok(aside)
+    }
+
+    /// Writes it anew; how many bytes it has.
+    fn write(
+        &self,
+        sessions: &Sessions,
+        holds: &dyn SavesHolds,
+        at: SavedAt,
+        clock: &dyn Clock,
+    ) -> io::Result<u64> {
+        let new = beside(&self.path, "new");
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(&new)?;
+        let when = (at, Moment::now(clock.wall_ms()), millis(clock.elapsed()));
+        let bytes = snapshot::write(sessions, holds, when, BufWriter::new(&file))?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        // The rename itself, too, has to be on disk.
+        File::open(self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new(".")))?
+            .sync_all()?;
+        Ok(bytes)
+    }
+}
+
+/// NAME.ending
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    name.into()
+}
+
+/// Brings back what the file holds, before the first request. A file that cannot be used is told of, and this host starts
+/// empty.
+pub fn restore(app: &App, place: &Place) {
+    let sessions = &app.sessions;
+    let mut contents = match place.file.read() {
+        Ok(Some(contents)) => contents,
+        Ok(None) => return save(app, place, SavedAt::Running),
+        Err(why) => return refuse(app, place, &why),
+    };
+    let now_ms = millis(app.clock.elapsed());
+    let away = Moment::now(app.clock.wall_ms()).since(&contents.when);
+    let ttl_ms = app.config.sessions.ttl_ms;
+    let count = snapshot::restore(sessions, &mut contents, ttl_ms, away.ms(), now_ms);
+    sessions.counted().snapshot(Snapshot::Restored);
+    tracing::info!(
+        sessions = count,
+        away_ms = away.ms(),
+        "sessions are back from {}",
+        place.file.path.display()
+    );
+    // From here on the file says nothing of holds: they are told of once.
+    let without_holds = Place { holds: Arc::new(NoHolds), ..place.clone() };
+    let written = try_save(app, &without_holds, SavedAt::Running);
+    match (written, away) {
+        (_, _) if contents.holds.is_empty() => {}
+        (true, Away::Exactly(away_ms)) => place.holds.restore(contents.at, contents.holds, away_ms, now_ms),
+        (false, _) => {
+            tracing::error!("what engines hold is not used: the file that says so could not be written anew")
+        }
+        (true, Away::About(_)) => {
+            tracing::warn!("what engines hold is not used: the machine was started anew since it was saved")
+        }
+    }
+}
+
+fn refuse(app: &App, place: &Place, why: &Refused) {
+    let file = place.file.path.display();
+    app.sessions.counted().snapshot(Snapshot::Refused);
+    let aside = match place.file.put_aside() {
+        Ok(aside) => format!("it is kept as {}", aside.display()),
+        Err(error) => format!("it could not be put aside: {error}"),
+    };
+    tracing::error!("sessions start empty: {file} is not used: {why}; {aside}");
+    app.sessions.note(|notes| notes.refused = Some(format!("{why}; {aside}")));
+    save(app, place, SavedAt::Running);
+}
+
+fn save(app: &App, place: &Place, at: SavedAt) {
+    try_save(app, place, at);
+}
+
+/// Writes it; whether that went well. What went wrong is told once, until it goes well again.
+fn try_save(app: &App, place: &Place, at: SavedAt) -> bool {
+    const WARNING: &str = "sessions snapshot";
+    let (sessions, clock) = (&app.sessions, &*app.clock);
+    match place.file.write(sessions, &*place.holds, at, clock) {
+        Ok(bytes) => {
+            sessions.counted().snapshot(Snapshot::Written);
+            sessions.counted().snapshot_bytes(bytes);
+            app.telemetry.forget(WARNING);
+            let at_ms = millis(clock.elapsed());
+            sessions.note(|notes| (notes.written, notes.failed) = (Some((at_ms, bytes)), None));
+            true
+        }
+        Err(error) => {
+            sessions.counted().snapshot(Snapshot::Failed);
+            let file = place.file.path.display();
+            app.telemetry.warn_once(WARNING, || format!("sessions cannot be saved to {file}: {error}"));
+            sessions.note(|notes| notes.failed = Some(error.to_string()));
+            false
+        }
+    }
+}
+
+/// Saves at intervals, until told that the end has come.
+pub struct Saver {
+    end: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Saver {
+    /// From now on.
+    pub fn start(app: &Arc<App>, place: Place) -> Self {
+        let (end, mut ended) = oneshot::channel();
+        let app = app.clone();
+        let interval = Duration::from_millis(app.config.sessions.snapshot_interval_ms);
+        let task = tokio::spawn(async move {
+            loop {
+                let at = tokio::select! {
+                    () = tokio::time::sleep(interval) => SavedAt::Running,
+                    _ = &mut ended => SavedAt::End,
+                };
+                let (app, place) = (app.clone(), place.clone());
+                if let Err(error) = spawn_blocking(move || save(&app, &place, at)).await {
+                    tracing::error!("sessions were not saved: {error}");
+                }
+                if at == SavedAt::End {
+                    return;
+                }
+            }
+        });
+        Self { end, task }
+    }
+
+    /// Saves a last time, when nothing is taken any more.
+    pub async fn finish(self) {
+        let _ = self.end.send(());
+        let _ = self.task.await;
+    }
+}
