@@ -149,7 +149,7 @@ impl World<'_> {
         let (mut lease, tokens) = (held.lease, held.tokens);
         match lease.due(now_ms) {
             Due::Nothing => {}
-            Due::Over => return drop(self.take(conversation, now_ms)),
+            Due::Over => return self.let_go(conversation, now_ms),
             Due::Grant(for_ms) => lease.granted(for_ms, now_ms),
             Due::Ask => {
                 let (session, memory) = (self.facts(conversation, now_ms), self.memory());
@@ -158,7 +158,7 @@ impl World<'_> {
                 self.outcome.asked += 1;
                 match self.keeper.heartbeat(&question, idle_ms, lease.renewals(), left_ms) {
                     Renewal::Renew(for_ms) => lease.renewed(for_ms, now_ms),
-                    Renewal::Release | Renewal::UseDefault => return drop(self.take(conversation, now_ms)),
+                    Renewal::Release | Renewal::UseDefault => return self.let_go(conversation, now_ms),
                 }
                 lease.granted(lease.grant_ms(now_ms), now_ms);
             }
@@ -176,7 +176,7 @@ impl World<'_> {
         while self.held_blocks + blocks > room {
             let Some((_, oldest)) = self.by_number.first_key_value() else { break };
             let oldest = *oldest;
-            self.take(oldest, now_ms);
+            self.let_go(oldest, now_ms);
             self.outcome.crowded += 1;
         }
         let number = self.by_number.last_key_value().map_or(0, |(number, _)| number + 1);
@@ -192,6 +192,10 @@ impl World<'_> {
         self.held_blocks -= held.blocks;
         self.outcome.held_block_seconds += held.blocks as f64 * (now_ms - held.since_ms) as f64 / 1_000.0;
         Some(held)
+    }
+
+    fn let_go(&mut self, conversation: usize, now_ms: u64) {
+        self.take(conversation, now_ms);
     }
 
     fn remember(&mut self, conversation: usize, now_ms: u64) {
