@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use sluice_sessions_bench::{gaps, plot};
+use sluice_sessions_bench::{gaps, given_back, hold_ends, plot, store};
 
 /// The session store; leases from turn gaps beside fixed times; KV that decode gives back to prefill, beside what was
 /// measured on real engines; what a turn finds around the end of its hold.
@@ -30,8 +30,19 @@ struct Options {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Section {
+    /// The store.
+    Store,
+    /// Leases from turn gaps, beside fixed times.
     Gaps,
+    /// Second turns with and without the KV of the first.
+    GivenBack,
+    /// Second turns around the end of a hold.
+    HoldEnds,
 }
+
+/// As in the host, whose memory is measured.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     match bench(&Options::parse()) {
@@ -46,9 +57,21 @@ fn main() -> ExitCode {
 fn bench(options: &Options) -> anyhow::Result<()> {
     std::fs::create_dir_all(&options.out).with_context(|| format!("make {}", options.out.display()))?;
     let is_wanted = |section| options.only.is_none_or(|only| only == section);
+    if is_wanted(Section::Store) {
+        store::run(if options.quick { 100_000 } else { 1_000_000 });
+    }
     if is_wanted(Section::Gaps) {
         let charts = gaps::run(if options.quick { 300 } else { 2_000 }, options.seed)?;
         write(options, "gaps.svg", &charts)?;
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    if is_wanted(Section::GivenBack) {
+        let conversations = if options.quick { 1 } else { 3 };
+        let charts = runtime.block_on(given_back::run(conversations, options.quick))?;
+        write(options, "second-turns.svg", &charts)?;
+    }
+    if is_wanted(Section::HoldEnds) {
+        runtime.block_on(hold_ends::run(if options.quick { 2 } else { 10 }))?;
     }
     Ok(())
 }
