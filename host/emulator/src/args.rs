@@ -51,6 +51,9 @@ pub struct EmulateArgs {
     /// Prompt tokens computed per second.
     #[arg(long, default_value_t = TimeModel::default().prefill_tokens_per_s)]
     prefill_tokens_per_s: f64,
+    /// What each prompt costs beside its tokens, however many of them are computed, in milliseconds.
+    #[arg(long, default_value_t = TimeModel::default().prefill_base_ms)]
+    prefill_base_ms: f64,
     /// One decode step, whatever the batch, in milliseconds.
     #[arg(long, default_value_t = TimeModel::default().decode_step_base_ms)]
     decode_step_base_ms: f64,
@@ -128,6 +131,7 @@ impl TryFrom<EmulateArgs> for EmulatorConfig {
             prefix_caching: !args.no_prefix_caching,
             time: TimeModel {
                 prefill_tokens_per_s: args.prefill_tokens_per_s,
+                prefill_base_ms: args.prefill_base_ms,
                 decode_step_base_ms: args.decode_step_base_ms,
                 decode_step_per_sequence_ms: args.decode_step_per_sequence_ms,
                 transfer_bytes_per_s: args.transfer_bytes_per_s,

@@ -18,6 +18,8 @@ pub struct TimeModelError {
 pub struct TimeModel {
     /// Prompt tokens computed per second.
     pub prefill_tokens_per_s: f64,
+    /// What each prompt costs beside its tokens, however many of them are computed.
+    pub prefill_base_ms: f64,
     /// One decode step, whatever the batch.
     pub decode_step_base_ms: f64,
     /// What each sequence of the batch adds to it.
@@ -33,6 +35,7 @@ impl Default for TimeModel {
     fn default() -> Self {
         Self {
             prefill_tokens_per_s: 20_000.0,
+            prefill_base_ms: 0.0,
             decode_step_base_ms: 6.0,
             decode_step_per_sequence_ms: 0.1,
             transfer_bytes_per_s: 10_000_000.0,
@@ -53,6 +56,7 @@ impl TimeModel {
             }
         }
         for (name, value) in [
+            ("prefill_base_ms", self.prefill_base_ms),
             ("decode_step_base_ms", self.decode_step_base_ms),
             ("decode_step_per_sequence_ms", self.decode_step_per_sequence_ms),
             ("time_scale", self.time_scale),
@@ -64,14 +68,16 @@ impl TimeModel {
         Ok(())
     }
 
-    /// One engine step: `decoding` sequences get a token each, and `prefill_tokens` prompt tokens are computed.
+    /// One engine step: `decoding` sequences get a token each, and `prefill_tokens` prompt tokens are computed, with which
+    /// `prompts` prompts are whole.
     /// Both share the engine, so a long prefill holds up the decoding beside it.
-    pub fn step(&self, decoding: usize, prefill_tokens: usize) -> Duration {
+    pub fn step(&self, decoding: usize, prompts: usize, prefill_tokens: usize) -> Duration {
         let decode_ms = match decoding {
             0 => 0.0,
             count => self.decode_step_base_ms + self.decode_step_per_sequence_ms * count as f64,
         };
-        let prefill_ms = prefill_tokens as f64 / self.prefill_tokens_per_s * 1_000.0;
+        let tokens_ms = prefill_tokens as f64 / self.prefill_tokens_per_s * 1_000.0;
+        let prefill_ms = prompts as f64 * self.prefill_base_ms + tokens_ms;
         self.scaled_ms(decode_ms + prefill_ms)
     }
 
@@ -106,6 +112,7 @@ mod tests {
 
     const MODEL: TimeModel = TimeModel {
         prefill_tokens_per_s: 1_000.0,
+        prefill_base_ms: 30.0,
         decode_step_base_ms: 5.0,
         decode_step_per_sequence_ms: 0.5,
         transfer_bytes_per_s: 1_000_000.0,
@@ -114,17 +121,18 @@ mod tests {
 
     #[test]
     fn steps() {
-        for (decoding, prefill, scale, expect_us) in [
-            (0, 0, 1.0, 0),
-            (1, 0, 1.0, 5_500),
-            (4, 0, 1.0, 7_000),
-            (0, 2_000, 1.0, 2_000_000),
-            (4, 100, 1.0, 107_000),
-            (4, 100, 0.1, 10_700),
-            (4, 100, 0.0, 0),
+        for (decoding, prompts, prefill, scale, expect_us) in [
+            (0, 0, 0, 1.0, 0),
+            (1, 0, 0, 1.0, 5_500),
+            (4, 0, 0, 1.0, 7_000),
+            (0, 0, 2_000, 1.0, 2_000_000),
+            (0, 2, 2_000, 1.0, 2_060_000),
+            (4, 1, 100, 1.0, 137_000),
+            (4, 0, 100, 0.1, 10_700),
+            (4, 1, 100, 0.0, 0),
         ] {
             let model = TimeModel { time_scale: scale, ..MODEL };
-            assert_eq!(model.step(decoding, prefill).as_micros(), expect_us);
+            assert_eq!(model.step(decoding, prompts, prefill).as_micros(), expect_us);
         }
     }
 

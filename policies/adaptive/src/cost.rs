@@ -1,7 +1,7 @@
 //! What a worker is expected to cost a request, in milliseconds.
 
 use sluice_policy_sdk::pick::Pair;
-use sluice_policy_sdk::{Facts, Role, Row, Worker, Workers};
+use sluice_policy_sdk::{Ability, Facts, Role, Row, Worker, Workers};
 
 use crate::Settings;
 
@@ -31,6 +31,8 @@ pub struct Costs {
     needed_blocks: u32,
     block_tokens: f32,
     kv_bytes_per_token: f32,
+    /// Whether KV is pushed to workers that can be pushed to.
+    pushes: bool,
     /// The workers that know the session.
     last_prefill: Option<Row>,
     holder: Option<Row>,
@@ -48,9 +50,15 @@ impl Costs {
             needed_blocks: facts.blocks_for(request.prompt_tokens.saturating_add(request.max_output_tokens)),
             block_tokens: facts.block_tokens as f32,
             kv_bytes_per_token: facts.kv_bytes_per_token as f32,
+            pushes: settings.push && !settings.late_binding,
             last_prefill: session.and_then(|session| session.last_prefill),
             holder: session.and_then(|session| session.holder),
         }
+    }
+
+    /// The same where the prefill is done, and so nothing is left to push.
+    pub fn by_pull(self) -> Self {
+        Self { pushes: false, ..self }
     }
 
     /// Which workers of a block could still be chosen, once there is a pair to beat: those whose queues alone do not
@@ -132,17 +140,23 @@ impl Costs {
         step_ms * (1.0 + requests / STEP_DOUBLING_REQUESTS) * self.output_tokens
     }
 
-    /// What was measured beyond the bytes' own time, and that time where the link's rate is known.
     fn handoff_ms(&self, worker: Worker<'_>) -> f32 {
-        const BYTES_PER_MS_AT_1_MB_PER_S: f32 = 1_000.0;
+        let is_pushed_to = self.pushes && worker.can(Ability::Push);
+        let overhead_ms = if is_pushed_to { worker.push_overhead_ms() } else { worker.pull_overhead_ms() };
         let bytes = worker.uncached_tokens(self.prompt_tokens) as f32 * self.kv_bytes_per_token;
-        let rate = worker.link_mb_per_s() * BYTES_PER_MS_AT_1_MB_PER_S;
-        worker.pull_overhead_ms().max(0.0) + if rate > 0.0 { bytes / rate } else { 0.0 }
+        fetching_ms(worker, overhead_ms, bytes)
     }
 
     fn token_ms(&self, tokens_per_s: f32) -> f32 {
         1_000.0 / measured_or(tokens_per_s, self.assumed_prefill_tokens_per_s)
     }
+}
+
+/// What was measured beyond the bytes' own time, and that time where the link's rate is known.
+pub fn fetching_ms(worker: Worker<'_>, overhead_ms: f32, bytes: f32) -> f32 {
+    const BYTES_PER_MS_AT_1_MB_PER_S: f32 = 1_000.0;
+    let rate = worker.link_mb_per_s() * BYTES_PER_MS_AT_1_MB_PER_S;
+    overhead_ms.max(0.0) + if rate > 0.0 { bytes / rate } else { 0.0 }
 }
 
 /// A count, up to what a signed number holds: as such it is made a float in one step, not in seven.
@@ -167,6 +181,7 @@ fn trouble_ms(worker: Worker<'_>) -> f32 {
     rate / (1.0 - rate) * RETRY_MS
 }
 
-fn measured_or(measured: f32, assumed: f32) -> f32 {
+/// The figure, or the assumption where there is none.
+pub fn measured_or(measured: f32, assumed: f32) -> f32 {
     if measured > 0.0 { measured } else { assumed }
 }

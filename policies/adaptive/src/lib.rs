@@ -4,13 +4,16 @@
 //! As the default for real traffic. It weighs queues, measured rates, what each worker has cached and how
 //! much KV memory is free; it sends a request to one worker when little of the prompt has to be computed, and
 //! to a prefill and a decode worker otherwise. It needs truthful figures: where the fleet reports none, it
-//! falls back to assumed rates and behaves like a least-loaded policy.
+//! falls back to assumed rates and behaves like a least-loaded policy. What a conversation leaves behind is kept
+//! while its next turn is expected soon enough.
 
 mod cost;
+mod lease;
 
 use sluice_policy_sdk::pick::{self, Least, Pairs};
 use sluice_policy_sdk::{
-    Ability, Facts, Policy, Prefilled, Retention, Role, Row, TurnEnd, Verdict, Worker, export, settings,
+    Ability, Facts, Lease, Policy, Prefilled, Renewal, Retention, Role, Row, TurnEnd, Verdict, Worker,
+    export, settings,
 };
 
 use cost::{ALL, BLOCK, Costs};
@@ -35,8 +38,15 @@ settings! {
         /// first token does not wait for the transfer, and the decode worker's KV blocks are taken for as long
         /// as the prefill runs. Not where the decode worker is chosen after the prefill.
         push: bool = false;
-        /// How long the decode worker keeps KV blocks after a turn, in milliseconds.
+        /// The longest that a decode worker keeps KV blocks after a turn, in milliseconds: how long it does where
+        /// nothing is known of the gaps between turns. 0 keeps none.
         retain_ttl_ms: u32 = 480_000, 0..=86_400_000;
+        /// What a turn that comes back to its KV blocks is worth: so many milliseconds of keeping a turn's, where a
+        /// quarter of the holder's memory is free. With less of it free, it is worth less.
+        retain_patience_ms: u32 = 480_000, 0..=86_400_000;
+        /// Where the holder can renew, blocks that are kept for longer than two of these are asked about at each,
+        /// in milliseconds.
+        heartbeat_ms: u32 = 5_000, 500..=3_600_000;
     }
 }
 
@@ -134,15 +144,16 @@ impl Policy for Adaptive {
     }
 
     fn bind_decode(&self, facts: &Facts, prefilled: &Prefilled) -> Option<Row> {
-        let (prefill, costs) = (facts.worker(prefilled.prefill)?, Costs::of(facts, &self.settings));
+        let (prefill, costs) = (facts.worker(prefilled.prefill)?, Costs::of(facts, &self.settings).by_pull());
         pick::least(facts.seed, facts.decodes_for(prefill), |worker| costs.decode_ms(worker)).map(Worker::row)
     }
 
-    fn retain(&self, _turn: &TurnEnd) -> Retention {
-        match self.settings.retain_ttl_ms {
-            0 => Retention::Release,
-            ttl_ms => Retention::keep_ms(ttl_ms),
-        }
+    fn retain(&self, turn: &TurnEnd) -> Retention {
+        lease::retain(turn, &self.settings)
+    }
+
+    fn heartbeat(&self, lease: &Lease) -> Renewal {
+        lease::heartbeat(lease, &self.settings)
     }
 }
 

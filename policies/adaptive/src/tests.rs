@@ -159,6 +159,28 @@ fn costs() {
     }
 }
 
+/// A push is weighed by what pushes cost, where there is one.
+#[test]
+fn pushes_are_weighed_as_pushes() {
+    let spec = |able: bool| {
+        let idle =
+            WorkerSpec { link_mb_per_s: 0.0, pull_overhead_ms: 40.0, push_overhead_ms: 3.0, ..decode(1) };
+        if able { idle.able(Ability::Push) } else { idle }
+    };
+    for (why, able, settings, expected) in [
+        ("pushes", true, r#"{"push": true}"#, 3.0),
+        ("not told to", true, "{}", 40.0),
+        ("not able to", false, r#"{"push": true}"#, 40.0),
+        ("chosen after the prefill", true, r#"{"push": true, "late_binding": true}"#, 40.0),
+    ] {
+        let facts = FactsBuilder::new().worker(spec(able)).build();
+        let settings = Settings::parse(settings).expect("valid settings");
+        let (worker, costs) = (facts.worker(0).expect("row 0"), Costs::of(&facts, &settings));
+        assert_eq!(costs.decode_ms(worker), 1_000.0 + expected, "{why}");
+        assert_eq!(costs.by_pull().decode_ms(worker), 1_040.0, "{why}: bound late");
+    }
+}
+
 #[test]
 fn equal_costs_spread_evenly_over_conversations() {
     let pairs = [prefill(1), prefill(2), decode(3), decode(4), decode(5)];

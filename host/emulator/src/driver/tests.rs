@@ -25,6 +25,7 @@ fn driven(config: EmulatorConfig) -> (Probe, JoinSet<Ended>) {
 fn timed() -> EmulatorConfig {
     let time = TimeModel {
         prefill_tokens_per_s: 1_000.0,
+        prefill_base_ms: 0.0,
         decode_step_base_ms: 8.0,
         decode_step_per_sequence_ms: 1.0,
         ..TimeModel::default()

@@ -58,7 +58,7 @@ impl Engine {
     /// Computes one step and says how long it takes; `None` when nothing is to be done.
     pub fn begin_step(&mut self) -> Option<Duration> {
         let mut budget = self.config.max_step_tokens;
-        let (mut decoding, mut prefilled) = (0, 0);
+        let (mut decoding, mut prompts, mut prefilled) = (0, 0, 0);
         // Decoding goes first: a long prompt slows the others down, but does not stop them.
         let ready = |sequence: &&Sequence| sequence.missing() <= 1;
         let decodes = self.running.iter().filter(ready).map(|sequence| sequence.id);
@@ -76,6 +76,7 @@ impl Engine {
                 decoding += 1;
             } else {
                 prefilled += chunk;
+                prompts += usize::from(self.running[at].missing() == 0);
             }
             budget -= chunk.max(1);
             if self.running[at].missing() == 0 {
@@ -85,7 +86,7 @@ impl Engine {
         }
         let idle = decoding == 0 && prefilled == 0;
         self.counts.steps += u64::from(!idle);
-        (!idle).then(|| self.config.time.step(decoding, prefilled))
+        (!idle).then(|| self.config.time.step(decoding, prompts, prefilled))
     }
 
     /// Ends the step that [`Self::begin_step`] began: its tokens are out, finished sequences leave.
