@@ -120,7 +120,7 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
         Saver::start(&app, place)
     });
     let releasing = Releasing::start(app.clone(), holds);
-    let code = serve(app, clients, operators, tls).await;
+    let code = serve(app.clone(), clients, operators, tls).await;
     // Nothing is taken any more.
     drop((attachments, wheel));
     if saver.is_none() {
