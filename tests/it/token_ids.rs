@@ -51,7 +51,7 @@ async fn ids_are_where_they_were_asked_for(plan: FleetPlan, told: f64, untold_st
         let reply = right(fleet.client(), &asking).await;
         assert_eq!(ids(&reply), (asking.prompt_tokens(), asking.answer_tokens()), "{:?}", reply.events);
     }
-    assert_eq!(counted(&fleet, "sluice_token_ids_total", &[("told", "told")]).await, told);
+    assert_eq!(counted(&fleet, "sluice_token_ids_total", &[("result", "told")]).await, told);
     assert_eq!(counted(&fleet, "sluice_token_ids_total", &[]).await, told);
     let fallback = [("reason", "stream_tells_nothing")];
     assert_eq!(counted(&fleet, "sluice_fallbacks_total", &fallback).await, untold_streams);

@@ -5,6 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sluice::handle::Handle;
 use sluice::http::sse::ENGINE_INTERNAL;
+use sluice::http::token_ids::Found;
 use sluice::pipeline::whole_as_passed;
 
 use crate::strict;
@@ -12,6 +13,7 @@ use crate::strict;
 /// A handle is good only if no member is missing whose absence hangs or ends an engine; an answer reaches the client
 /// without what is between host and engine, and otherwise as it came. Says whether the input is an answer at all.
 pub fn check(input: &[u8]) -> bool {
+    ids_leave(input);
     let Some(members) = strict::agreed_members(input) else {
         assert!(whole_as_passed(Bytes::copy_from_slice(input)).is_err(), "what is no object is no answer");
         return false;
@@ -35,6 +37,21 @@ pub fn check(input: &[u8]) -> bool {
     let texts = |(name, value): (&String, &&RawValue)| (name.clone(), value.get().to_owned());
     assert!(kept.map(texts).eq(strict_after.iter().map(texts)), "members differ");
     true
+}
+
+/// Id lists leave at one go, and take nothing along.
+fn ids_leave(input: &[u8]) {
+    let Ok(found) = Found::read(input) else { return };
+    let Some(cleaned) = found.without_ids(input) else { return };
+    let again = Found::read(&cleaned).expect("what could be read still can be");
+    assert!(again.without_ids(&cleaned).is_none(), "lists are left");
+    let Some(before) = strict::object(input) else { return };
+    let after = strict::object(&cleaned).expect("what was JSON to the letter still is");
+    assert!(before.keys().eq(after.keys()), "members differ");
+    for (name, value) in before.iter().filter(|(name, _)| *name != "choices") {
+        let left = after[name].get();
+        assert!(left == value.get() || name == "prompt_token_ids" && left == "null", "{name} differs");
+    }
 }
 
 fn good(handle: &str) {

@@ -104,7 +104,11 @@ pub enum Line {
 /// Rewrites an event's `data:` lines, each by its payload. Other lines stay as they came.
 pub fn rewrite(event: &[u8], mut line_of: impl FnMut(&[u8]) -> Line) -> Bytes {
     let mut out = BytesMut::with_capacity(event.len());
-    for line in event.split_inclusive(|byte| *byte == b'\n') {
+    let mut rest = event;
+    while !rest.is_empty() {
+        let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |newline| newline + 1);
+        let line;
+        (line, rest) = rest.split_at(end);
         match data(line).map_or(Line::Keep, &mut line_of) {
             Line::Keep => out.extend_from_slice(line),
             Line::Drop => {}

@@ -100,7 +100,7 @@ impl<'a> Found<'a> {
 
     /// An id list, which is noted down.
     fn list(&mut self, scanner: &mut Scanner<'a>, text: &'a [u8]) -> Result<Value<'a>, JsonError> {
-        let (range, value) = value(scanner, text)?;
+        let (range, value) = passed(scanner, text, Scanner::numbers)?;
         if value != Value::Null {
             self.lists.push(range);
         }
@@ -156,8 +156,17 @@ fn object<'a>(
 }
 
 fn value<'a>(scanner: &mut Scanner<'a>, text: &'a [u8]) -> Result<(Range<usize>, Value<'a>), JsonError> {
+    passed(scanner, text, Scanner::value)
+}
+
+/// A value that is passed in this way.
+fn passed<'a>(
+    scanner: &mut Scanner<'a>,
+    text: &'a [u8],
+    pass: impl FnOnce(&mut Scanner<'a>) -> Result<(), JsonError>,
+) -> Result<(Range<usize>, Value<'a>), JsonError> {
     let from = scanner.at();
-    scanner.value()?;
+    pass(scanner)?;
     let range = from..scanner.at();
     let value = &text[range.clone()];
     Ok((range, if value == b"null" { Value::Null } else { Value::Text(value) }))
@@ -195,6 +204,8 @@ mod tests {
                     r#"{"prompt_token_ids":null ,"choices": [ {"index":0, "token_ids": null } , {"token_ids":null}]}"#,
                 ),
             ),
+            // No list of numbers, but a value all the same.
+            (r#"{"prompt_token_ids":["]",[1]],"x":1}"#, Some(r#"{"prompt_token_ids":null,"x":1}"#)),
             (
                 r#"{"choices":[{"message":{"content":"\"token_ids\":[1]","token_ids":[1]},"token_ids":[2]}]}"#,
                 Some(

@@ -55,7 +55,7 @@ impl PoolMetrics {
             requests: Endpoint::ALL.iter().map(of_endpoint).collect(),
             passed: Default::default(),
             fallbacks: Counted::resolve(&requests.fallbacks, by("reason")),
-            token_ids: Counted::resolve(&requests.token_ids, by("told")),
+            token_ids: Counted::resolve(&requests.token_ids, by("result")),
             tokenized: Counted::resolve(&requests.tokenized, by("result")),
             retries: Counted::resolve(&requests.retries, by("reason")),
             transfers: TransferMode::ALL.iter().map(|mode| transfers(pool, *mode, requests)).collect(),
