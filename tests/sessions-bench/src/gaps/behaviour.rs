@@ -25,16 +25,6 @@ pub enum Behaviour {
     Change,
 }
 
-/// All of them, with their names.
-pub const ALL: [(Behaviour, &str); 6] = [
-    (Behaviour::Loops, "agent loops"),
-    (Behaviour::Chat, "human chat"),
-    (Behaviour::Bursts, "bursts of tool calls"),
-    (Behaviour::OneShot, "one-shot"),
-    (Behaviour::Mix, "a mix of these"),
-    (Behaviour::Change, "loops that become chats"),
-];
-
 /// One turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn {

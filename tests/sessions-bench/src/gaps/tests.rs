@@ -1,34 +1,15 @@
 use super::*;
 
-/// Of each behaviour: how much of the fixed time's block-seconds adaptive may hold, and by how much of all later turns it
-/// may find fewer kept, in percent. People are the hard case: their gaps have a long tail. Of one-shot conversations so
-/// few come back that most are let go before.
-const HELD_AND_LOST: [(Behaviour, f64, f64); 6] = [
-    (Behaviour::Loops, 20.0, 1.0),
-    (Behaviour::Chat, 60.0, 18.0),
-    (Behaviour::Bursts, 60.0, 7.0),
-    (Behaviour::OneShot, 30.0, 35.0),
-    (Behaviour::Mix, 48.0, 7.0),
-    (Behaviour::Change, 55.0, 10.0),
-];
-
 /// Conversations of a case.
 const COUNT: usize = 500;
-
-fn percent(part: f64, of: f64) -> f64 {
-    100.0 * part / of
-}
 
 #[test]
 fn adaptive_holds_much_less_and_misses_little() {
     for seed in [1, 2] {
-        for (behaviour, held_at_most, lost_at_most) in HELD_AND_LOST {
-            let rows = compare(behaviour, COUNT, None, seed).unwrap();
-            let (fixed, adaptive) = (longest(&rows), rows.last().unwrap().outcome);
-            let held = percent(adaptive.held_block_seconds, fixed.held_block_seconds);
-            let lost = 100.0 * (fixed.hit_rate() - adaptive.hit_rate());
-            assert!(held <= held_at_most, "{behaviour:?}, seed {seed}: holds {held:.1}%");
-            assert!(lost <= lost_at_most, "{behaviour:?}, seed {seed}: loses {lost:.1} of 100");
+        for promise in &PROMISES {
+            let rows = compare(promise.behaviour, COUNT, None, seed).unwrap();
+            let found = promise.held_against(&rows);
+            assert!(found.is_kept, "{}, seed {seed}: {}", promise.name, found.measured);
         }
     }
 }
@@ -36,12 +17,12 @@ fn adaptive_holds_much_less_and_misses_little() {
 /// Where turns crowd each other out, leaving early what is unlikely to come back must not cost what is likely to.
 #[test]
 fn crowded_it_finds_as_many() {
-    for (behaviour, ..) in HELD_AND_LOST {
+    for Promise { behaviour, name, .. } in PROMISES {
         let rows = compare(behaviour, COUNT, Some(BOUNDED_BLOCKS), 1).unwrap();
         let (fixed, adaptive) = (longest(&rows), rows.last().unwrap().outcome);
         let lost = 100.0 * (fixed.hit_rate() - adaptive.hit_rate());
-        assert!(lost <= 4.0, "{behaviour:?}: loses {lost:.1} of 100");
-        assert!(adaptive.held_block_seconds <= fixed.held_block_seconds, "{behaviour:?}");
+        assert!(lost <= 4.0, "{name}: loses {lost:.1} of 100");
+        assert!(adaptive.held_block_seconds <= fixed.held_block_seconds, "{name}");
     }
 }
 

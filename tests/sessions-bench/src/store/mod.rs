@@ -174,3 +174,15 @@ fn millions(count: u64, took: Duration) -> String {
 fn resident_bytes() -> f64 {
     ProcessTree::of(std::process::id()).resident_bytes() as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_end_when_their_time_is_over() {
+        let Expiry { late_ms, found_after } = expiry(&Keys::new(), 1_000);
+        assert_eq!(found_after, 0);
+        assert!(u128::from(late_ms) <= SWEEP_INTERVAL.as_millis(), "{late_ms} ms late");
+    }
+}
