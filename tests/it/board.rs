@@ -98,7 +98,9 @@ async fn the_board_asks_for_what_there_is() {
     assert!(missing.is_empty(), "the board asks for {missing:?}, which no host has");
     // Whatever is told of policies and of KV that the host moves is looked at.
     let is_of = |name: &String| {
-        ["policy", "transfer", "kept"].iter().any(|of| name.starts_with(&format!("sluice_{of}_")))
+        ["policy", "transfer", "kept", "session", "sessions"]
+            .iter()
+            .any(|of| name.starts_with(&format!("sluice_{of}_")))
     };
     let told = families(&told).into_keys().filter(is_of);
     let is_shown = |name: &String| asked.iter().any(|asked| asked.starts_with(name));
@@ -157,12 +159,13 @@ fn families(text: &str) -> BTreeMap<String, Family> {
 }
 
 /// Units and things counted that a gauge's name may end with, and states: 1 or 0, or how many are in it.
-const ENDS: [&str; 9] = [
+const ENDS: [&str; 10] = [
     "_seconds",
     "_tokens",
     "_requests",
     "_handles",
     "_sessions",
+    "_bytes",
     "_blocks",
     "_per_second",
     "_engines",

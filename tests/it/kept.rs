@@ -6,7 +6,7 @@ mod engines;
 mod talk;
 
 use sluice_harness::ask::message;
-use sluice_harness::{Ask, Endpoint, Fleet};
+use sluice_harness::{Endpoint, Fleet};
 use sluice_sim::words;
 
 use self::talk::{Events, Taken, Talk, comes, keeping, nothing_left, nothing_left_when_drained};
@@ -179,13 +179,108 @@ async fn a_kept_turn_is_its_tenants_own() {
     nothing_left_when_drained(&fleet).await;
 }
 
-/// A conversation that has no name is kept by nobody.
+/// What clients without a name for their conversation do to its history: each turn has all that is still true of the one that
+/// it goes on from.
 #[tokio::test]
-async fn nothing_is_kept_of_who_is_nobody() {
+async fn a_conversation_without_a_name_is_found_by_its_history() {
+    let fleet = keeping(2, 2, "").start().await.unwrap();
+    for (number, how) in (1..).zip(["pull", "push"]) {
+        for (endpoint, words) in [(Endpoint::Chat, 40), (Endpoint::Completions, 400)] {
+            let what = format!("{how} {endpoint:?}");
+            let mut talk = Talk::new(endpoint, "").header("x-transfer", how);
+            talk.say(1_000 * number + words as u64, words);
+            let first = talk.turn(&fleet).await;
+            assert_eq!(first.reused, 0, "{what}");
+            // It goes on.
+            talk.say(1_000 * number + 1, words);
+            let before = talk.clone();
+            let second = talk.turn(&fleet).await;
+            assert_eq!(second.reused, comes(&first.held, &second.prompt), "{what}");
+            // The same is asked again, for another answer.
+            let again = before.clone().turn(&fleet).await;
+            assert_eq!(again.reused, comes(&second.held, &again.prompt), "{what}: again");
+            assert!(
+                again.reused + 1 >= again.prompt.len() / talk::BLOCK_TOKENS * talk::BLOCK_TOKENS,
+                "{what}"
+            );
+            // And goes on, while somebody else begins otherwise.
+            let mut other = Talk::new(endpoint, "").header("x-transfer", how);
+            other.say(1_000 * number + 7, words);
+            assert_eq!(other.turn(&fleet).await.reused, 0, "{what}: another");
+            talk.say(1_000 * number + 2, words);
+            let third = talk.turn(&fleet).await;
+            assert_eq!(third.reused, comes(&again.held, &third.prompt), "{what}: third");
+            // An old message is edited: a branch of its own, which begins with what the other had.
+            let mut branch = before;
+            let edited = branch.messages.len() - 1;
+            branch.messages[edited] = message("user", &sluice_sim::words(1_000 * number + 3, words));
+            let branched = branch.turn(&fleet).await;
+            assert_eq!(branched.reused, comes(&third.held, &branched.prompt), "{what}: branch");
+            assert!(branched.reused > 0, "{what}: branch");
+            // Both go on, each with its own.
+            branch.say(1_000 * number + 4, words);
+            let later = branch.turn(&fleet).await;
+            assert_eq!(later.reused, comes(&branched.held, &later.prompt), "{what}: the branch goes on");
+        }
+    }
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// A tenant's history is no key to what another had.
+#[tokio::test]
+async fn the_same_history_of_another_tenant_finds_nothing() {
     let fleet = keeping(1, 1, "").start().await.unwrap();
-    right(fleet.client(), &Ask::completion(&words(1, 100), 8)).await;
+    let of = |key: &str| Talk::new(Endpoint::Chat, "").header("authorization", key);
+    let mut mine = of("Bearer mine");
+    mine.say(1, 100);
+    let held = mine.turn(&fleet).await.held;
+    let mut theirs = Talk { headers: of("Bearer theirs").headers, ..mine.clone() };
+    theirs.say(2, 20);
+    assert_eq!(theirs.turn(&fleet).await.reused, 0);
+    mine.say(2, 20);
+    let next = mine.turn(&fleet).await;
+    assert_eq!(next.reused, comes(&held, &next.prompt));
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// What is told of gaps when a turn ends: the one before it counts, and a first turn is told of its workload's.
+#[tokio::test]
+async fn gaps_are_told_when_a_turn_ends() {
+    let fleet = keeping(1, 1, "").start().await.unwrap();
+    let talk = |id: &str| Talk::new(Endpoint::Chat, id).header("x-keep", "gaps");
+    let mut talks = [talk("one"), talk("two")];
+    for (number, kept) in [(0, 0.0), (0, 1.0), (1, 2.0)] {
+        let talk = &mut talks[number];
+        talk.say(1, 20);
+        talk.turn(&fleet).await;
+        assert_eq!(Events::of(&fleet).await.kept, kept);
+    }
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// Whoever says that nothing comes after a turn has nothing kept of it, nor of those before.
+#[tokio::test]
+async fn the_last_turn_leaves_nothing() {
+    let fleet = keeping(1, 1, "").start().await.unwrap();
+    let mut talk = Talk::new(Endpoint::Chat, "c");
+    talk.say(1, 100);
+    let held = talk.turn(&fleet).await.held;
+    talk.say(2, 20);
+    let last = talk.clone().header("x-sluice-session", "end").turn(&fleet).await;
+    assert_eq!(last.reused, comes(&held, &last.prompt));
     nothing_left(&fleet).await;
-    assert_eq!(Events::of(&fleet).await, Events::default());
+    let metrics = fleet.host.metrics().await.unwrap();
+    assert_eq!(metrics.sum("sluice_sessions", &[]), 0.0);
+    assert_eq!(talk.turn(&fleet).await.reused, 0);
+    // By a request of its own.
+    assert_eq!(Events::of(&fleet).await.live(), 1.0);
+    let delete = async |id: &str| {
+        let path = format!("/v1/sessions/{id}");
+        fleet.client().request(hyper::Method::DELETE, &path, bytes::Bytes::new(), &[]).await.unwrap().status
+    };
+    assert_eq!((delete("c").await, delete("c").await), (204, 404));
+    nothing_left(&fleet).await;
+    assert_eq!(Events::of(&fleet).await.released, 1.0);
 }
 
 async fn cancelled(fleet: &Fleet) {

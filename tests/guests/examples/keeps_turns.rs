@@ -1,6 +1,6 @@
 //! Well-behaved: moves KV as the label `x-transfer` says ([`sluice_guests::as_told`]), or serves alone where it says
 //! `alone`, and keeps turns as its settings say. A request's label `x-keep` asks for something else: `no` keeps nothing,
-//! `trap` fails in `retain`, `trap-later` in `heartbeat`.
+//! `gaps` only what it is told gaps of, `trap` fails in `retain`, `trap-later` in `heartbeat`. Without a session both fail.
 
 use sluice_policy_sdk::{Facts, Lease, Policy, Renewal, Retention, TurnEnd, Verdict, export, settings};
 
@@ -40,7 +40,9 @@ impl Policy for Guest {
     }
 
     fn retain(&self, turn: &TurnEnd) -> Retention {
+        let session = turn.facts.session.as_ref().expect("told of in each turn's end");
         match (sluice_guests::label(&turn.facts, "x-keep"), self.settings.ttl_ms) {
+            (Some("gaps"), _) if session.mean_gap_ms == 0.0 => Retention::Release,
             (Some("trap"), _) => panic!("asked to"),
             (Some("no"), _) | (_, 0) => Retention::Release,
             (_, ttl_ms) => match self.settings.heartbeat_ms {
@@ -51,6 +53,7 @@ impl Policy for Guest {
     }
 
     fn heartbeat(&self, lease: &Lease) -> Renewal {
+        assert!(lease.facts.session.is_some(), "told of in each heartbeat");
         match sluice_guests::label(&lease.facts, "x-keep") {
             Some("trap-later") => panic!("asked to"),
             _ if lease.renewals < self.settings.renewals => Renewal::Renew(self.settings.ttl_ms.max(1)),

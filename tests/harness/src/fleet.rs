@@ -234,6 +234,13 @@ impl Fleet {
         Ok(())
     }
 
+    /// Starts the host again, once it has ended: see [`Host::start_again`].
+    pub async fn host_again(self) -> Result<Self, HarnessError> {
+        let host = self.host.start_again().await?;
+        host.until_ready().await?;
+        Ok(Self { host, ..self })
+    }
+
     /// Kills engines, all in one moment, and waits until they are gone.
     pub async fn kill_at_once(&mut self, names: &[&str]) -> Result<(), HarnessError> {
         for name in names {

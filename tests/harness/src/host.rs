@@ -86,8 +86,20 @@ impl Host {
         }
         let config = folder.path().join("sluice.toml");
         fs::write(&config, plan.toml()).map_err(HarnessError::io("write the configuration"))?;
+        Self::run(plan.log_json, folder).await
+    }
+
+    /// Starts it again in its folder, once it has ended: as it was configured, with what it left there. Ports are others.
+    pub async fn start_again(self) -> Result<Self, HarnessError> {
+        let Self { process, folder, .. } = self;
+        drop(process);
+        Self::run(false, folder).await
+    }
+
+    async fn run(log_json: bool, folder: TempDir) -> Result<Self, HarnessError> {
+        let config = folder.path().join("sluice.toml");
         let mut arguments = vec!["serve".to_owned(), "--config".to_owned(), config.display().to_string()];
-        arguments.extend(plan.log_json.then(|| "--log-json".to_owned()));
+        arguments.extend(log_json.then(|| "--log-json".to_owned()));
         let (process, line) = Process::start("host", &arguments, folder.path()).await?;
         let scheme = if line.contains("serves on https://") { "https" } else { "http" };
         let clients = address_after(&line, &format!("serves on {scheme}://"));

@@ -46,6 +46,7 @@ pub enum Taken {
 pub struct Talk {
     pub endpoint: Endpoint,
     pub taken: Taken,
+    /// Empty: it gives the host none.
     pub id: String,
     pub headers: Vec<(&'static str, String)>,
     pub messages: Vec<Message>,
@@ -85,7 +86,7 @@ impl Talk {
                 Ask::completion(&texts.concat(), ANSWER_TOKENS)
             }
         };
-        let ask = ask.with("conversation_id", self.id.as_str());
+        let ask = if self.id.is_empty() { ask } else { ask.with("conversation_id", self.id.as_str()) };
         let ask = match self.taken {
             Taken::Whole => ask,
             Taken::Streamed => ask.streamed(),
