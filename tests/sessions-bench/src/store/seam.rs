@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use sluice::config;
-use sluice::sessions::Sessions;
+use sluice::sessions::{EndedTurn, Sessions};
+use sluice::telemetry::metrics::Metrics;
 use sluice_core::history::scope::{ConversationKey, Scope};
 use sluice_core::session::{PromptMark, Session, TurnRecord};
 
@@ -13,7 +14,15 @@ pub struct Store(Sessions);
 impl Store {
     /// An empty one.
     pub fn new(max_sessions: usize, ttl_ms: u64) -> Self {
-        Self(Sessions::new(config::Sessions { ttl_ms, max_sessions }))
+        let config = config::Sessions {
+            ttl_ms,
+            max_sessions,
+            // Counts for what is measured here: so many must fit.
+            max_bytes: usize::MAX,
+            snapshot_file: None,
+            snapshot_interval_ms: 0,
+        };
+        Self(Sessions::new(&config, &Metrics::default()))
     }
 
     /// A turn ended, at that time.
@@ -27,7 +36,7 @@ impl Store {
             started_at_ms: at_ms,
             ended_at_ms: at_ms,
         };
-        self.0.end_turn(key, &turn, at_ms);
+        self.0.end_turn(EndedTurn { key, mark: None, workload: "default", turn }, at_ms);
     }
 
     /// What requests do first.
@@ -42,7 +51,7 @@ impl Store {
 
     /// How many are stored, found or not.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.size().sessions
     }
 }
 
