@@ -82,7 +82,7 @@ async fn answers_are_right_by_push_and_by_pull() {
 }
 
 /// A prompt that is too short to be worth moving is computed by decode, which says so to the host while prefill still
-/// computes it: as was decided, so no fallback.
+/// computes it: as was decided, so no fallback. Decode holds each turn until its policy said that it is not kept.
 #[tokio::test]
 async fn short_prompts_are_computed_where_they_are_decoded() {
     let fleet = as_told(1, 1).start().await.unwrap();
@@ -91,7 +91,7 @@ async fn short_prompts_are_computed_where_they_are_decoded() {
     }
     let released = [("end", "released")];
     let host = &fleet.host;
-    host.until_metric("sluice_transfer_holds_ended_total", &released, |count| count == 4.0, SOON)
+    host.until_metric("sluice_transfer_holds_ended_total", &released, |count| count == 4.0 + 4.0, SOON)
         .await
         .unwrap();
     let metrics = metrics(&fleet).await;

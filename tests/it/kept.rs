@@ -3,6 +3,8 @@
 mod deaths;
 mod decided;
 mod engines;
+mod lasting;
+mod otherwise;
 mod talk;
 
 use sluice_harness::ask::message;

@@ -34,6 +34,11 @@ impl Clock {
         (self.unix_at_start + self.now()).as_secs()
     }
 
+    /// When it started on the wall clock, seconds since the Unix epoch.
+    pub fn started_s(&self) -> f64 {
+        self.unix_at_start.as_secs_f64()
+    }
+
     /// A time since the start on the monotonic clock that all processes of this machine share, seconds. It is the
     /// `perf_counter` in which vLLM states the end of a decode hold.
     pub fn machine_s(&self, at: Duration) -> f64 {

@@ -9,9 +9,10 @@ use crate::config::{Connector, EmulatorConfig};
 use crate::report::Report;
 
 /// Writes all metrics in Prometheus' text form.
-pub(crate) fn render(report: &Report, config: &EmulatorConfig) -> String {
+pub(crate) fn render(report: &Report, config: &EmulatorConfig, started_s: f64) -> String {
     let mut page =
         Page { text: String::new(), model: config.model.replace('\\', "\\\\").replace('"', "\\\"") };
+    page.started(started_s);
     let (occupancy, counts) = (&report.occupancy, &report.counts);
     // An engine without a connector has none of them.
     if config.connector == Connector::Pull {
@@ -77,6 +78,13 @@ struct Page {
 }
 
 impl Page {
+    /// What Python servers tell of their process: no two lives of an engine say the same.
+    fn started(&mut self, started_s: f64) {
+        let name = "process_start_time_seconds";
+        self.kind(name, "gauge");
+        let _ = writeln!(self.text, "{name} {started_s:?}");
+    }
+
     fn counter(&mut self, name: &str, value: u64) {
         self.kind(name, "counter");
         self.sample(name, "", value as f64);

@@ -113,9 +113,9 @@ fn later_cases() -> Vec<Case> {
         bind("late binding, four of each, busy", busy(facts(31, &PAIRS)), 2),
         bind("late binding, two groups", facts(32, &[PREFILL, DECODE, OTHER_PREFILL, OTHER_DECODE]), 2),
         bind("late binding, no decode worker left", facts(33, &[PREFILL, DRAINING_DECODE]), 0),
-        retain("the end of a first turn", facts(40, &PAIRS), 1, Finish::Stop),
+        retain("the end of a first turn", first_turn_over(facts(40, &PAIRS)), 1, Finish::Stop),
         retain("the end of a second turn", second_turn(facts(41, &PAIRS), 1), 1, Finish::ToolCalls),
-        retain("the end of a unified turn", facts(42, &[UNIFIED]), 0, Finish::Length),
+        retain("the end of a unified turn", first_turn_over(facts(42, &[UNIFIED])), 0, Finish::Length),
         lease("a heartbeat", second_turn(facts(50, &PAIRS), 1), 5_000, 1),
         lease("a late heartbeat", second_turn(busy(facts(51, &PAIRS)), 1), 3_600_000, 700),
     ]
@@ -215,6 +215,11 @@ fn second_turn(mut facts: Facts, holder: Row) -> Facts {
         *cached = 1_600;
     }
     facts
+}
+
+/// Who is asked to keep a turn is always told of its conversation, of which nothing may be known.
+fn first_turn_over(facts: Facts) -> Facts {
+    Facts { session: Some(SessionFacts::default()), ..facts }
 }
 
 fn long_prompt(mut facts: Facts) -> Facts {

@@ -103,7 +103,10 @@ async fn a_rewritten_history_gets_what_is_still_true() {
 /// Two turns of one conversation at once: both are right, and only one has what was kept; then either goes on with its own.
 #[tokio::test]
 async fn two_turns_at_once_are_two_branches() {
-    let fleet = keeping_themselves(2, 2, "0.33", "").start().await.unwrap();
+    // So slow that neither ends before the other has begun.
+    let plan =
+        keeping_themselves(2, 2, "0.33", "").engines("decode", "--time-scale 1 --decode-step-base-ms 100");
+    let fleet = plan.start().await.unwrap();
     let mut talk = Talk::new(Endpoint::Chat, "c");
     talk.say(1, 300);
     let held = talk.turn(&fleet).await.held;
@@ -133,26 +136,18 @@ async fn two_turns_at_once_are_two_branches() {
 /// What nobody is to use is let go at once: engines would keep it for minutes.
 #[tokio::test]
 async fn what_is_not_kept_is_let_go() {
-    let cases = ["keep", "nobody", "with media"];
-    for (wire, settings) in [("0.33", "ttl_ms = 0"), ("0.32", "ttl_ms = 0"), ("0.33", "")] {
+    for (wire, settings, label) in
+        [("0.33", "ttl_ms = 0", ""), ("0.32", "ttl_ms = 0", ""), ("0.33", "", "no")]
+    {
         let fleet = keeping_themselves(1, 1, wire, settings).start().await.unwrap();
-        for (number, what) in cases.into_iter().enumerate() {
-            let mut talk = Talk::new(Endpoint::Chat, what);
+        for (number, name) in ["named", ""].into_iter().enumerate() {
+            let mut talk = Talk::new(Endpoint::Chat, name).header("x-keep", label);
             talk.say(number as u64, 50);
-            let mut ask = talk.ask();
-            match what {
-                "keep" if settings.is_empty() => ask = ask.header("x-keep", "no"),
-                "nobody" => drop(ask.body.remove("conversation_id")),
-                _ => {}
-            }
-            if what != "nobody" || !settings.is_empty() {
-                right(fleet.client(), &ask.header("x-keep", "no")).await;
-            }
+            talk.turn(&fleet).await;
         }
         nothing_left(&fleet).await;
         let events = Events::of(&fleet).await;
-        assert_eq!((events.kept, events.unreleased), (0.0, 0.0), "{wire} {settings}");
-        assert!(events.not_kept >= 2.0, "{events:?}");
+        assert_eq!((events.kept, events.unreleased, events.not_kept), (0.0, 0.0, 2.0), "{wire} {settings}");
     }
 }
 
@@ -244,4 +239,61 @@ async fn a_turn_is_used_only_well_before_its_engine_lets_it_go() {
     talk.say(3, 20);
     assert_eq!(talk.turn(&fleet).await.reused, 0);
     assert_eq!(missed(&fleet, "nothing-held").await, 0.0);
+}
+
+/// Whoever ends a conversation has its engine let go of it, at once: with its last turn, by a request, or as an operator.
+#[tokio::test]
+async fn what_is_ended_is_let_go_by_its_engine() {
+    for wire in ["0.32", "0.33"] {
+        let fleet = keeping_themselves(1, 1, wire, "").start().await.unwrap();
+        let mut ended = 0.0;
+        for how in ["last turn", "client", "operator", "operator, all of a tenant"] {
+            let mut talk = Talk::new(Endpoint::Chat, "c");
+            talk.say(1, 100);
+            let held = talk.turn(&fleet).await.held;
+            assert_eq!(Events::of(&fleet).await.live(), 1.0, "{how}");
+            let delete = async |client: &sluice_harness::Client, path: &str| {
+                client.request(hyper::Method::DELETE, path, bytes::Bytes::new(), &[]).await.unwrap().status
+            };
+            match how {
+                "last turn" => {
+                    talk.say(2, 20);
+                    let last = talk.clone().header("x-sluice-session", "end").turn(&fleet).await;
+                    assert_eq!(last.reused, comes(&held, &last.prompt));
+                }
+                "client" => assert_eq!(delete(fleet.client(), "/v1/sessions/c").await, 204),
+                "operator" => assert_eq!(delete(fleet.host.admin(), "/admin/sessions/c").await, 200),
+                _ => {
+                    let listing = fleet.host.admin().get("/admin/sessions").await.unwrap().json();
+                    let tenant = listing["listed"][0]["tenant"].as_str().unwrap().to_owned();
+                    assert_eq!(listing["listed"][0]["held"]["branches"], 1, "{listing}");
+                    let path = format!("/admin/sessions?tenant={tenant}");
+                    assert_eq!(delete(fleet.host.admin(), &path).await, 200);
+                }
+            }
+            nothing_left(&fleet).await;
+            ended += 1.0;
+            let events = Events::of(&fleet).await;
+            assert_eq!((events.released + events.taken, events.unreleased), (ended, 0.0), "{how} {events:?}");
+        }
+    }
+}
+
+/// Clients that name no conversation are known by their history.
+#[tokio::test]
+async fn a_conversation_without_a_name_has_its_turns() {
+    for wire in ["0.32", "0.33"] {
+        let fleet = keeping_themselves(2, 2, wire, "").start().await.unwrap();
+        let mut talks: Vec<_> = (0..3).map(|_| Talk::new(Endpoint::Chat, "")).collect();
+        let mut held = vec![Vec::new(); 3];
+        for turn in 0..3 {
+            for (number, talk) in talks.iter_mut().enumerate() {
+                talk.say(10 * number as u64 + turn, 60);
+                let told = talk.turn(&fleet).await;
+                assert_eq!(told.reused, comes(&held[number], &told.prompt), "{wire} {number} {turn}");
+                held[number] = told.held;
+            }
+        }
+        nothing_left_when_drained(&fleet).await;
+    }
 }

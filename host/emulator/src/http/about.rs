@@ -96,7 +96,7 @@ pub(super) fn models(app: &App) -> Answer {
 
 pub(super) async fn metrics(app: &App) -> Answer {
     let report = app.engine.ask(Command::Report).await?;
-    let text = metrics::render(&report, &app.config);
+    let text = metrics::render(&report, &app.config, app.clock.started_s());
     Ok(full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 

@@ -154,10 +154,13 @@ impl Probe {
             booked_kv_blocks: now.kv_blocks,
         };
         let Totals { transferred_bytes, transfer_seconds, .. } = metrics.totals;
-        // A total that shrank is an engine that restarted unseen; the ratio leaves negative observations out.
-        if metrics.totals.external_prompt_tokens < seen.totals.external_prompt_tokens {
+        // An engine may restart between two looks; the ratio leaves negative observations out.
+        let is_another = seen.started_s.zip(metrics.started_s).is_some_and(|(before, now)| before != now);
+        if is_another || metrics.totals.external_prompt_tokens < seen.totals.external_prompt_tokens {
             self.pool.began_anew(&self.worker, &mut seen);
+            seen.version = None;
         }
+        seen.started_s = metrics.started_s;
         let bytes = transferred_bytes - seen.totals.transferred_bytes;
         let micros = (transfer_seconds - seen.totals.transfer_seconds) * 1e6;
         seen.link_mb_per_s.observe(bytes, micros);

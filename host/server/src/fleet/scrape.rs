@@ -17,6 +17,9 @@ pub struct EngineMetrics {
     pub block_tokens: Option<u32>,
     /// Totals since the engine started.
     pub totals: Totals,
+    /// `process_start_time_seconds`, which every Python server tells that has one process for all metrics: no two of its lives
+    /// have the same.
+    pub started_s: Option<f64>,
     /// Whether it counts prompt tokens by source at all.
     pub counts_sources: bool,
     /// Whether it counts NIXL's transfers: it then has the connector.
@@ -34,6 +37,9 @@ pub struct Totals {
     pub external_prompt_tokens: f64,
 }
 
+/// When the engine's process started, in seconds since the epoch.
+const STARTED: &str = "process_start_time_seconds";
+
 /// Why a scrape is unusable.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("/metrics has no vllm:num_requests_running: is this a vLLM server?")]
@@ -44,7 +50,7 @@ pub fn parse(text: &str) -> Result<EngineMetrics, NotVllm> {
     let mut metrics = EngineMetrics::default();
     let mut engines = 0_u32;
     let mut usage_sum = 0.0;
-    for line in text.lines().filter(|line| line.starts_with("vllm:")) {
+    for line in text.lines().filter(|line| line.starts_with("vllm:") || line.starts_with(STARTED)) {
         let Some((series, value)) = line.rsplit_once(' ') else { continue };
         let Ok(value) = value.parse::<f64>() else { continue };
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
@@ -60,6 +66,7 @@ pub fn parse(text: &str) -> Result<EngineMetrics, NotVllm> {
                 metrics.kv_blocks = metrics.kv_blocks.saturating_add(number("num_gpu_blocks").unwrap_or(0));
                 metrics.block_tokens = number("block_size").or(metrics.block_tokens);
             }
+            STARTED => metrics.started_s = Some(value),
             "vllm:nixl_bytes_transferred_sum" => {
                 metrics.has_nixl = true;
                 metrics.totals.transferred_bytes += value;
@@ -93,7 +100,8 @@ fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = r#"# HELP vllm:num_requests_running Number of requests in model execution batches.
+    const TEXT: &str = r#"process_start_time_seconds 1.79597359438e+09
+# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
 vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
@@ -123,6 +131,7 @@ vllm:num_requests_running
                     transfer_seconds: 0.058_935,
                     external_prompt_tokens: 1_267.0,
                 },
+                started_s: Some(1_795_973_594.38),
                 counts_sources: true,
                 has_nixl: true,
             })

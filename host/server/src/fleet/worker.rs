@@ -81,6 +81,8 @@ pub struct Seen {
     pub version: Option<String>,
     /// Engine totals of its last scrape.
     pub totals: super::scrape::Totals,
+    /// When its engine's process started, as that says, in seconds since the epoch.
+    pub started_s: Option<f64>,
     /// Why the last probe or scrape failed.
     pub last_error: Option<String>,
     /// Block size the engine says it has.
@@ -169,6 +171,7 @@ impl Default for Seen {
             scraped: Scraped::default(),
             version: None,
             totals: super::scrape::Totals::default(),
+            started_s: None,
             last_error: None,
             engine_block_tokens: None,
             serves_model: true,

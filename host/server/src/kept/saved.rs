@@ -50,6 +50,8 @@ struct SavedTurn {
     heartbeat_ms: Option<u32>,
     /// Of its engine's own time for it.
     usable_ms: u64,
+    /// When the engine's process started, as that said.
+    engine_started_s: Option<f64>,
 }
 
 /// The host whose turns are saved. Weak, since the host owns who saves.
@@ -109,6 +111,7 @@ fn saved(key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<SavedTur
         left_ms: turn.lease.left_ms(now_ms),
         heartbeat_ms: turn.lease.heartbeat_ms(),
         usable_ms: engine.place.usable_until_ms.saturating_sub(now_ms),
+        engine_started_s: turn.holder.seen().started_s,
     })
 }
 
@@ -121,10 +124,15 @@ fn turn(app: &App, saved: SavedTurn, away_ms: u64, now_ms: u64) -> Option<(Conve
     if left_ms == 0 || !pool.config.mode.engines_move_kv() {
         return None;
     }
+    let incarnation = {
+        let mut holder = holder.seen();
+        // If the engine says another time when it is first seen, it began anew meanwhile, and what it kept is lost.
+        holder.started_s = saved.engine_started_s.or(holder.started_s);
+        holder.incarnation + 1
+    };
     let place = Place {
         handle: BackHandle::read(&saved.handle).ok()?,
-        // The first that this host sees of it. Another one than it was knows nothing of the handle, and refuses it.
-        incarnation: holder.seen().incarnation + 1,
+        incarnation,
         endpoint: Endpoint::ALL.iter().copied().find(|endpoint| endpoint.path() == saved.endpoint)?,
         usable_until_ms: now_ms + usable_ms,
     };

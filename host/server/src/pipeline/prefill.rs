@@ -15,7 +15,7 @@ use super::call::Call;
 use super::deadline::Deadline;
 use super::dispatch::{self, Resend};
 use super::refusal::refusal;
-use super::reuse::Back;
+use super::reuse::{Back, Read};
 use crate::config::HOLD_MARGIN_MS;
 use crate::fleet::{Booking, Leg, Worker};
 use crate::handle::{self, Handle, HandleError};
@@ -177,8 +177,9 @@ pub(super) async fn leg(
     let told = told(&members);
     let mut kept = take_kept(call, &worker, &members, hand_over);
     if let Some(back) = back {
-        if !back.is_right(&bytes) {
-            read_otherwise(call, &worker, kept.take());
+        match back.read(&bytes) {
+            Read::AsProven => {}
+            read => read_otherwise(call, &worker, read, kept.take()),
         }
         back.came(kept.as_ref().and_then(Kept::cached_tokens));
     }
@@ -190,21 +191,34 @@ pub(super) async fn leg(
     Ok(Done { by: worker, kept, prompt_tokens, said, took, answered, booking })
 }
 
-/// A prefill engine has read a prompt otherwise than `/tokenize` did, so it computed on KV of other tokens. Decode computes the prompt,
-/// what prefill keeps is given back, and no kept turn of the pool is used any more.
-fn read_otherwise(call: &Call<'_>, worker: &Arc<Worker>, kept: Option<Kept>) {
+/// It is not known that a prefill engine has read a prompt as `/tokenize` did. Decode computes the prompt, what prefill keeps is given
+/// back, and no kept turn of the pool is used any more. One that has certainly read otherwise has computed on KV of other tokens,
+/// and may have cached that under a name that other prompts have: it gets no more work.
+fn read_otherwise(call: &Call<'_>, worker: &Arc<Worker>, read: Read, kept: Option<Kept>) {
     let pool = &call.pool;
     pool.turn_reuse_off();
     pool.metrics.fallback(Fallback::ReadOtherwise);
+    if read == Read::Otherwise {
+        pool.drain(worker);
+    }
     if let Some(Kept::Handle(handle)) = kept {
         // Dropped, it is given back.
         drop(Held::new(blocks(call, worker, Way::Handle(handle)), &call.app.releases));
     }
-    call.app.telemetry.warn_once(&format!("read otherwise {}", pool.config.name), || {
-        format!(
-            "worker {:?} of pool {:?} read a prompt otherwise than /tokenize did: kept turns of this pool are not used any more, and              its prefill workers may have cached KV of wrong tokens. Cure: start its prefill workers anew, and see whether they              all run one version with one chat template; then start this host anew",
-            worker.name, pool.config.name
-        )
+    call.app.telemetry.warn_once(&format!("read otherwise {} {read:?}", pool.config.name), || {
+        let (worker, pool) = (&worker.name, &pool.config.name);
+        match read {
+            Read::Otherwise => format!(
+                "worker {worker:?} of pool {pool:?} read a prompt otherwise than /tokenize did: it may have cached KV of other tokens, and is \
+                 drained; kept turns of this pool are not used any more. Cure: see whether its prefill workers all run one \
+                 version with one chat template; start this one anew, then undrain it; then start this host anew"
+            ),
+            _ => format!(
+                "worker {worker:?} of pool {pool:?} does not tell the token ids of a prompt (return_token_ids), so that what it fetched is \
+                 not known to be right: kept turns of this pool are not used any more. Cure: a version of vLLM that tells them; \
+                 then start this host anew"
+            ),
+        }
     });
 }
 

@@ -76,6 +76,17 @@ pub(super) fn take(call: &Call<'_>) -> Option<KeptTurn> {
     turn
 }
 
+/// How an engine has read a prompt of which it fetched a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Read {
+    /// What it fetched is of these tokens.
+    AsProven,
+    /// It does not say. What is not known is not used.
+    Untold,
+    /// It has computed on KV of other tokens, and may have cached that.
+    Otherwise,
+}
+
 /// A turn that an engine keeps by itself, on its way to a prefill engine, which fetches it. Dropped before anything of the leg has
 /// left, it is let go; dropped after that it is not known whether it is being fetched, and it stays for its engine's own time: to
 /// free blocks that somebody reads would give that one another request's.
@@ -135,14 +146,13 @@ impl Back {
         Some(Self { app, turn: Some(turn), tokens, ids, params, taken: Taken::default() })
     }
 
-    /// Whether the prefill engine has read the prompt as the proof has it. If not, it has computed on KV of other tokens, and what it
-    /// now keeps must not be used.
-    pub fn is_right(&self, answer: &[u8]) -> bool {
+    /// How the prefill engine has read the prompt, by its answer.
+    pub fn read(&self, answer: &[u8]) -> Read {
         match self.ids.agree_with(answer) {
-            Agreement::Same => true,
-            Agreement::Differ { from } => from >= self.tokens as usize,
-            // What is not known is not used.
-            Agreement::Untold => false,
+            Agreement::Same => Read::AsProven,
+            Agreement::Differ { from } if from >= self.tokens as usize => Read::AsProven,
+            Agreement::Differ { .. } => Read::Otherwise,
+            Agreement::Untold => Read::Untold,
         }
     }
 

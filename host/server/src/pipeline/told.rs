@@ -26,13 +26,15 @@ pub(super) struct Told {
     pub prompt_ids: Option<Vec<u32>>,
     /// Of all tokens that it generated.
     pub output_ids: Option<Vec<u32>>,
-    /// Why there are no ids, or that there are.
-    pub ids: TokenIds,
+    /// Why there are no ids, or that there are; `None`: nobody asked for any.
+    pub ids: Option<TokenIds>,
 }
 
 /// Collects it from an answer on its way, and takes out what the client did not ask for.
 #[derive(Debug)]
 pub(super) struct Telling {
+    /// Whether ids were asked for.
+    asks: bool,
     /// Whether ids are for the host alone.
     strips: bool,
     ids_at_most: usize,
@@ -47,16 +49,16 @@ impl Telling {
     pub fn of(pool: &Pool, request: &ClientRequest<'_>, asks: Asks) -> Self {
         let ids_at_most = pool.config.max_model_len.map_or(TOKENS_AT_MOST, |tokens| tokens as usize);
         let telling = Self::new(asks.token_ids && !request.wants_token_ids(), ids_at_most);
-        Self { doubt: (!asks.token_ids).then_some(TokenIds::Absent), ..telling }
+        Self { asks: asks.token_ids, ..telling }
     }
 
     /// Whether there is something to look for in each event.
     pub fn looks_at_each(&self) -> bool {
-        self.strips || self.doubt.is_none()
+        self.strips || self.asks && self.doubt.is_none()
     }
 
     pub(super) fn new(strips: bool, ids_at_most: usize) -> Self {
-        Self { strips, ids_at_most, params: None, prompt: None, output: None, doubt: None }
+        Self { asks: true, strips, ids_at_most, params: None, prompt: None, output: None, doubt: None }
     }
 
     /// What the client gets of a whole answer.
@@ -88,7 +90,8 @@ impl Telling {
         if let Some(params) = found.params.text().filter(|params| params.len() <= PARAMS_BYTES_AT_MOST) {
             self.params = std::str::from_utf8(params).ok().map(Box::from);
         }
-        if self.doubt.is_none()
+        if self.asks
+            && self.doubt.is_none()
             && let Err(doubt) = self.takes_ids(found)
         {
             self.doubt = Some(doubt);
@@ -132,7 +135,7 @@ impl Telling {
             }
             _ => (None, None, TokenIds::Absent),
         };
-        Told { params: self.params, prompt_ids, output_ids, ids }
+        Told { params: self.params, prompt_ids, output_ids, ids: self.asks.then_some(ids) }
     }
 }
 

@@ -77,7 +77,7 @@ fn recorded_streams_tell_their_ids_and_clients_see_none() {
                 (Some(&prompt), Some(&output)),
                 "{name}"
             );
-            assert_eq!((told.params, told.ids), (None, TokenIds::Told), "{name}");
+            assert_eq!((told.params, told.ids), (None, Some(TokenIds::Told)), "{name}");
             assert_eq!(
                 String::from_utf8(seen).expect("UTF-8"),
                 unasked(&stream),
@@ -145,7 +145,7 @@ fn what_is_not_sure_is_not_told() {
     ] {
         let told = told(payloads, counts);
         let is_told = expected == TokenIds::Told;
-        assert_eq!(told.ids, expected, "{payloads:?}");
+        assert_eq!(told.ids, Some(expected), "{payloads:?}");
         assert_eq!(
             (told.prompt_ids.is_some(), told.output_ids.is_some()),
             (is_told, is_told),

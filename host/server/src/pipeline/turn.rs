@@ -232,8 +232,8 @@ impl Turn {
             story.leg_over(Outcome::Ok.name(), now);
         });
         self.tokens.counted(prompt_tokens, output_tokens);
-        if let Some(told) = &told {
-            self.pool.metrics.token_ids(told.ids);
+        if let Some(ids) = told.as_ref().and_then(|told| told.ids) {
+            self.pool.metrics.token_ids(ids);
         }
         match self.session_key.take() {
             Some(key) if self.ends_session => drop(ends::drop_one(&self.app, &key)),

@@ -1,0 +1,91 @@
+//! What engines keep outlives the host that knows of it.
+
+use sluice_harness::{Endpoint, Fleet};
+
+use super::talk::{Events, Talk, comes, keeping_themselves, nothing_left, nothing_left_when_drained};
+use crate::SOON;
+
+const SNAPSHOT: &str = "[sessions]\nsnapshot_file = \"sessions.snapshot\"\nsnapshot_interval_ms = 100\n";
+const TALKS: u64 = 3;
+
+/// Conversations of a turn each, and what is held of them.
+async fn begun() -> (Fleet, Vec<(Talk, Vec<u32>)>) {
+    let mut plan = keeping_themselves(1, 1, "0.33", "");
+    plan.host.tables = SNAPSHOT.to_owned();
+    let fleet = plan.start().await.unwrap();
+    let mut talks = Vec::new();
+    for number in 0..TALKS {
+        let endpoint = if number == 0 { Endpoint::Completions } else { Endpoint::Chat };
+        // One of them is known by its history alone.
+        let name = if number == 2 { String::new() } else { format!("c-{number}") };
+        let mut talk = Talk::new(endpoint, &name);
+        talk.say(number, 80);
+        let held = talk.turn(&fleet).await.held;
+        talks.push((talk, held));
+    }
+    (fleet, talks)
+}
+
+async fn go_on(fleet: &Fleet, talks: Vec<(Talk, Vec<u32>)>, is_there: bool) {
+    for (number, (mut talk, held)) in talks.into_iter().enumerate() {
+        talk.say(10 + number as u64, 20);
+        let told = talk.turn(fleet).await;
+        assert_eq!(told.reused, if is_there { comes(&held, &told.prompt) } else { 0 }, "{number}");
+    }
+}
+
+async fn event(fleet: &Fleet, event: &str) {
+    let labels = [("event", event)];
+    let all = |count| count == TALKS as f64;
+    fleet.host.until_metric("sluice_kept_turns_total", &labels, all, SOON).await.unwrap();
+}
+
+async fn ends(fleet: &mut Fleet) {
+    fleet.host.process().terminate().unwrap();
+    assert_eq!(fleet.host.process().ended(SOON).await.unwrap(), Some(0), "{}", fleet.host.log());
+}
+
+/// A host that ends in order leaves to the next one what engines keep.
+#[tokio::test]
+async fn the_next_host_uses_what_engines_keep() {
+    let (mut fleet, talks) = begun().await;
+    ends(&mut fleet).await;
+    let fleet = fleet.host_again().await.unwrap();
+    assert_eq!(Events::of(&fleet).await.live(), TALKS as f64);
+    go_on(&fleet, talks, true).await;
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// One that died may have used some of it since it was saved: nothing of it is used again, and engines are told to let it go.
+#[tokio::test]
+async fn what_a_host_that_died_knew_is_let_go() {
+    let (mut fleet, talks) = begun().await;
+    let written = [("outcome", "written")];
+    let saved = async |wanted: &dyn Fn(f64) -> bool| {
+        let name = "sluice_session_snapshots_total";
+        fleet.host.until_metric(name, &written, wanted, SOON).await.unwrap()
+    };
+    let before = saved(&|_| true).await;
+    saved(&|count| count >= before + 2.0).await;
+    fleet.host.process().kill().await.unwrap();
+    let fleet = fleet.host_again().await.unwrap();
+    event(&fleet, "uncertain").await;
+    nothing_left(&fleet).await;
+    go_on(&fleet, talks, false).await;
+    nothing_left_when_drained(&fleet).await;
+}
+
+/// An engine that was started anew while no host looked has nothing of it.
+#[tokio::test]
+async fn what_an_engine_lost_while_no_host_looked_is_not_used() {
+    let (mut fleet, talks) = begun().await;
+    ends(&mut fleet).await;
+    fleet.worker_mut("decode-0").process().kill().await.unwrap();
+    fleet.restart("decode-0").await.unwrap();
+    let fleet = fleet.host_again().await.unwrap();
+    event(&fleet, "lost").await;
+    go_on(&fleet, talks, false).await;
+    let metrics = fleet.host.metrics().await.unwrap();
+    assert_eq!(metrics.sum("sluice_retries_total", &[]), 0.0);
+    nothing_left_when_drained(&fleet).await;
+}
