@@ -1,7 +1,7 @@
 //! Turns that engines keep by themselves outlive this host's process: what the next one needs to go on with them, or to let them
 //! go. Those that this host moves end with its node.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use sluice_core::history::saved::SavedAt;
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::lease::Lease;
 use sluice_core::verdict::Keep;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::{Blocks, EngineTurn, HeldTokens, KeptFate, KeptTurn, Place};
@@ -54,26 +55,30 @@ struct SavedTurn {
     engine_started_s: Option<f64>,
 }
 
-/// The host whose turns are saved. Weak, since the host owns who saves.
-pub struct SavedTurns(Weak<App>);
+/// Saves a host's turns, and tells engines of those that came back only to be let go.
+pub struct SavedTurns {
+    /// Weak, since the host owns who saves.
+    app: Weak<App>,
+    telling: Mutex<JoinSet<()>>,
+}
 
 impl SavedTurns {
     /// Of this host.
     pub fn of(app: &Arc<App>) -> Self {
-        Self(Arc::downgrade(app))
+        Self { app: Arc::downgrade(app), telling: Mutex::default() }
     }
 }
 
 impl SavesHolds for SavedTurns {
     fn save(&self, _: SavedAt, now_ms: u64) -> Vec<Value> {
-        let Some(app) = self.0.upgrade() else { return Vec::new() };
+        let Some(app) = self.app.upgrade() else { return Vec::new() };
         let turns = app.kept.all();
         let saved = turns.iter().filter_map(|(key, turn)| saved(key, turn, now_ms));
         saved.filter_map(|saved| serde_json::to_value(saved).ok()).collect()
     }
 
     fn restore(&self, at: SavedAt, holds: Vec<Value>, away_ms: u64, now_ms: u64) {
-        let Some(app) = self.0.upgrade() else { return };
+        let Some(app) = self.app.upgrade() else { return };
         let count = holds.len();
         let mut uncertain = Vec::new();
         for saved in holds {
@@ -90,7 +95,8 @@ impl SavesHolds for SavedTurns {
             "turns that engines keep were saved; those that may have been used since are let go"
         );
         if !uncertain.is_empty() {
-            tokio::spawn(let_go(app, uncertain));
+            let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+            telling.spawn(let_go(app, uncertain));
         }
     }
 }

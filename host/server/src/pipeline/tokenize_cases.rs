@@ -2,6 +2,7 @@ use sluice_core::health::Report;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
 
 use super::*;
 use crate::clock::SystemClock;
@@ -13,10 +14,15 @@ const BODY: &str = r#"{"model":"m","prompt":"a b"}"#;
 const IDS: &str = r#"{"count":2,"max_model_len":64,"tokens":[7,8],"token_strs":null}"#;
 
 /// An engine that answers each request so, or never; what it was asked is told.
-async fn engine(status: u16, answer: Option<&'static str>, asked: UnboundedSender<String>) -> String {
+async fn engine(
+    tasks: &mut JoinSet<()>,
+    status: u16,
+    answer: Option<&'static str>,
+    asked: UnboundedSender<String>,
+) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    tokio::spawn(async move {
+    tasks.spawn(async move {
         let mut kept = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut text = String::new();
@@ -39,15 +45,18 @@ async fn engine(status: u16, answer: Option<&'static str>, asked: UnboundedSende
     format!("http://{address}")
 }
 
-/// The pool of these prefill workers, all up, and what they are asked.
-async fn pool(engines: &[(u16, Option<&'static str>)]) -> (Arc<Pool>, UnboundedReceiver<String>) {
+/// The pool of these prefill workers, all up, what they are asked, and they themselves.
+async fn pool(
+    engines: &[(u16, Option<&'static str>)],
+) -> (Arc<Pool>, UnboundedReceiver<String>, JoinSet<()>) {
     let (asked, told) = unbounded_channel();
+    let mut tasks = JoinSet::new();
     let mut toml = "[[pool]]\nname = 'p'\nmodel = 'm'\nmode = 'bidirectional'\n\
         [[pool.worker]]\nname = 'd'\nrole = 'decode'\nurl = 'http://127.0.0.1:9'\n\
         [[pool.worker]]\nname = 'down'\nrole = 'prefill'\nurl = 'http://127.0.0.1:10'\n"
         .to_owned();
     for (index, (status, answer)) in engines.iter().enumerate() {
-        let url = engine(*status, *answer, asked.clone()).await;
+        let url = engine(&mut tasks, *status, *answer, asked.clone()).await;
         toml += &format!("[[pool.worker]]\nname = 'p{index}'\nrole = 'prefill'\nurl = '{url}'\n");
     }
     let config =
@@ -58,7 +67,7 @@ async fn pool(engines: &[(u16, Option<&'static str>)]) -> (Arc<Pool>, UnboundedR
         pool.report(worker, Report::ProbeOk);
     }
     pool.publish();
-    (pool, told)
+    (pool, told, tasks)
 }
 
 async fn ids(pool: &Pool) -> Result<Vec<u32>, NoIds> {
@@ -81,7 +90,7 @@ async fn a_prefill_worker_is_asked_and_one_more_if_it_fails() {
         (&[bad, bad, good], false, 2),
         (&[], false, 0),
     ] {
-        let (pool, mut told) = pool(engines).await;
+        let (pool, mut told, _engines) = pool(engines).await;
         let answer = ids(&pool).await;
         assert_eq!(answer.as_deref().ok(), found.then_some(&[7, 8][..]), "{engines:?}");
         let error = answer.err().map(|error| error.result());
@@ -101,7 +110,7 @@ async fn a_prefill_worker_is_asked_and_one_more_if_it_fails() {
 /// Time stands still but for what is waited for, which is the end alone.
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_says_nothing_is_late() {
-    let (pool, _told) = pool(&[(200, None)]).await;
+    let (pool, _told, _engines) = pool(&[(200, None)]).await;
     assert_eq!(ids(&pool).await, Err(NoIds::Late { within_ms: 500 }));
     // Its permit is free again.
     assert_eq!(pool.tokenizing.available_permits(), TOKENIZED_AT_ONCE);
@@ -109,7 +118,7 @@ async fn an_engine_that_says_nothing_is_late() {
 
 #[tokio::test]
 async fn so_many_are_asked_at_once() {
-    let (pool, mut told) = pool(&[(200, Some(IDS))]).await;
+    let (pool, mut told, _engines) = pool(&[(200, Some(IDS))]).await;
     let permits = pool.tokenizing.try_acquire_many(TOKENIZED_AT_ONCE as u32).expect("all of them");
     assert_eq!(ids(&pool).await, Err(NoIds::Busy { at_once: TOKENIZED_AT_ONCE }));
     assert!(told.try_recv().is_err());

@@ -1,7 +1,7 @@
 //! What is remembered of conversations between their turns.
 //!
 //! A conversation is known by its key: its scope and the name that the client gives it, or where it gives none the line of
-//! histories that it continues ([`sluice_core::history::lines`]). Sessions are in a [`store`], bounded by count, by bytes and by
+//! histories that it continues ([`sluice_core::history::lines`]). Sessions are in a [store](SessionStore), bounded by count, by bytes and by
 //! time; the longest idle go first. A snapshot on disk ([`snapshot`], [`saving`]) outlives the process.
 
 pub mod ends;

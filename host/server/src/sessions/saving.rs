@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sluice_core::history::saved::SavedAt;
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::holds::{NoHolds, SavesHolds};
 use super::moment::{Away, Moment};
@@ -198,7 +198,7 @@ fn try_save(app: &App, place: &Place, at: SavedAt) -> bool {
 /// Saves at intervals, until told that the end has come.
 pub struct Saver {
     end: oneshot::Sender<()>,
-    task: JoinHandle<()>,
+    task: JoinSet<()>,
 }
 
 impl Saver {
@@ -207,7 +207,8 @@ impl Saver {
         let (end, mut ended) = oneshot::channel();
         let app = app.clone();
         let interval = Duration::from_millis(app.config.sessions.snapshot_interval_ms);
-        let task = tokio::spawn(async move {
+        let mut task = JoinSet::new();
+        task.spawn(async move {
             loop {
                 let at = tokio::select! {
                     () = tokio::time::sleep(interval) => SavedAt::Running,
@@ -226,8 +227,8 @@ impl Saver {
     }
 
     /// Saves a last time, when nothing is taken any more.
-    pub async fn finish(self) {
+    pub async fn finish(mut self) {
         let _ = self.end.send(());
-        let _ = self.task.await;
+        while self.task.join_next().await.is_some() {}
     }
 }

@@ -285,7 +285,7 @@ pub fn restore(
             let idle_ms = idle_ms.saturating_add(away_ms);
             session.ended_at_ms = now_ms.saturating_sub(idle_ms);
             let scope = sessions.scope(Scope::clone(&key.scope));
-            (idle_ms < ttl_ms).then(|| (ConversationKey { scope, ..key }, session))
+            (idle_ms < ttl_ms).then_some((ConversationKey { scope, ..key }, session))
         })
         .collect();
     let derived: HashSet<Digest> = live
