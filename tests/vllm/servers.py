@@ -56,7 +56,8 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "PYTHONWARNINGS": "ignore",
-    # With NIXL's progress thread off, UCX is entered from several threads and needs a lock that can be waited for.
+    # See adapt_wheels.py. UCX then is entered from several threads and needs a lock that can be waited for.
+    "NIXL_NO_PROG_THREAD": "1",
     "UCX_USE_MT_MUTEX": "y",
     # Transports that every machine has; left to itself UCX probes for fabrics and GPUs.
     "UCX_TLS": "tcp,cma,sysv,self",
@@ -73,12 +74,7 @@ class Pair:
     environment: dict
 
 
-PULL = Pair(
-    "pull",
-    {"kv_lease_duration": KV_LEASE_MS // 1000},
-    # See adapt_wheels.py.
-    {"NIXL_NO_PROG_THREAD": "1"},
-)
+PULL = Pair("pull", {"kv_lease_duration": KV_LEASE_MS // 1000}, {})
 BIDIRECTIONAL = Pair(
     "bidirectional",
     {
@@ -88,9 +84,8 @@ BIDIRECTIONAL = Pair(
         # Prefill fetches all that it is offered: whether that is worth it is the policy's choice.
         "kv_recompute_threshold": 0,
     },
-    # An engine without work must look for notices: blocks are freed early, and expire, while nothing runs.
     # In dev mode engines have /reset_prefix_cache.
-    {"NIXL_NO_PROG_THREAD": "0", "VLLM_SERVER_DEV_MODE": "1"},
+    {"VLLM_SERVER_DEV_MODE": "1"},
 )
 PAIRS = {pair.name: pair for pair in (PULL, BIDIRECTIONAL)}
 
