@@ -252,7 +252,7 @@ async fn the_examples_are_good() {
         assert!(ended.stdout.contains(": good: 1 pool, "), "{}", ended.stdout);
         found += 1;
     }
-    assert_eq!(found, 3);
+    assert_eq!(found, 4);
 }
 
 /// What a file says to no end is told, and is no mistake. A socket that a start could not make is one.

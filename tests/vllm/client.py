@@ -49,13 +49,13 @@ def connect(port):
     return http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_TIMEOUT_S)
 
 
-def send_only(connection, path, body):
-    headers = {"Content-Type": "application/json", DECISION_HEADER: "1"}
+def send_only(connection, path, body, more_headers=None):
+    headers = {"Content-Type": "application/json", DECISION_HEADER: "1"} | (more_headers or {})
     connection.request("POST", path, json.dumps(body), headers)
 
 
-def send(connection, path, body):
-    send_only(connection, path, body)
+def send(connection, path, body, more_headers=None):
+    send_only(connection, path, body, more_headers)
     return connection.getresponse()
 
 
@@ -83,12 +83,24 @@ def post_json(port, path, body):
         connection.close()
 
 
-def ask(port, path, body):
+def delete(port, path):
+    """The status of the answer."""
+    connection = connect(port)
+    try:
+        connection.request("DELETE", path)
+        response = connection.getresponse()
+        response.read()
+        return response.status
+    finally:
+        connection.close()
+
+
+def ask(port, path, body, headers=None):
     """Sends one request and reads the whole answer. Never raises: a failure is an answer with `error`."""
     connection = connect(port)
     answer = Answer()
     try:
-        response = send(connection, path, body)
+        response = send(connection, path, body, headers)
         answer.status = response.status
         answer.decision = parse_decision(response.getheader(DECISION_HEADER))
         if response.status != 200:

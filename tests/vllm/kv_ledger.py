@@ -8,8 +8,11 @@ For a request of n prompt tokens that was split over prefill and decode, with no
   where bytes per token = 2 x layers x KV heads x head size x bytes per number, from the model's config.
 
 A request that went to decode alone is computed there, all n tokens.
+
+Of a conversation's later turns each engine has a part: see `book_turn`.
 """
 
+import collections
 import math
 import re
 import time
@@ -27,6 +30,7 @@ CACHED = PROMPT_TOKENS % "local_cache_hit"
 RECEIVED = PROMPT_TOKENS % "external_kv_transfer"
 BYTES_MOVED = "vllm:nixl_bytes_transferred_sum"
 FAILED = ("vllm:nixl_num_failed_transfers_total", "vllm:nixl_num_failed_notifications_total")
+SOURCES = (COMPUTED, CACHED, RECEIVED)
 BLOCKS_IN_USE = "vllm:kv_cache_usage_perc"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
@@ -60,7 +64,7 @@ class KvLedger:
         self._bytes_per_block = BLOCK_TOKENS * servers.kv_bytes_per_token
         self._at_start = self._scrape()
         self._at_last_settle = self._at_start
-        self._clear()
+        self._expected = collections.Counter()
 
     def book_answer(self, prompt_tokens, answer):
         """As its decision says. An answer without one was refused or lost and should have cost nothing."""
@@ -69,25 +73,35 @@ class KvLedger:
 
     def book(self, prompt_tokens, disaggregated):
         if disaggregated:
-            self._moved_tokens += prompt_tokens
-            self._moved_blocks += math.ceil(prompt_tokens / BLOCK_TOKENS)
+            self.book_turn(prompt_tokens)
         else:
-            self._whole_tokens += prompt_tokens
+            self._expected["decode", COMPUTED] += prompt_tokens
 
-    def settle(self, report, phase):
-        expected = {
-            ("prefill", COMPUTED): self._moved_tokens,
-            ("prefill", CACHED): 0,
-            ("decode", RECEIVED): self._moved_tokens,
-            ("decode", COMPUTED): self._whole_tokens,
-            ("decode", CACHED): 0,
-            ("decode", BYTES_MOVED): self._moved_blocks * self._bytes_per_block,
-        } | {("decode", failed): 0 for failed in FAILED}
+    def book_turn(self, prompt_tokens, prefill_has=0, decode_has=0, kept=0):
+        """A request that was split. Of its prompt the engines' own caches have the first tokens, whole blocks; of the
+        `kept` first ones, which decode keeps for it, prefill reads those that it lacks."""
+        read = max(kept - prefill_has, 0)
+        self._expected["prefill", CACHED] += prefill_has
+        self._expected["prefill", RECEIVED] += read
+        self._expected["prefill", COMPUTED] += prompt_tokens - prefill_has - read
+        self._expected["prefill", BYTES_MOVED] += self._bytes(read)
+        self._expected["decode", CACHED] += decode_has
+        self._expected["decode", RECEIVED] += prompt_tokens - decode_has
+        self._expected["decode", BYTES_MOVED] += self._bytes(prompt_tokens - decode_has)
+
+    def settle(self, report, phase, by_source=True):
+        """`by_source`: whether it is known which engine had what; else only that all prompts were answered by both."""
+        engines, counters = self._ports, (*SOURCES, BYTES_MOVED, *FAILED)
+        expected = {(engine, counter): self._expected[engine, counter] for engine in engines for counter in counters}
+        if not by_source:
+            expected = _all_sources(expected)
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
             now = self._scrape()
-            rose = {key: now.get(key, 0) - self._at_last_settle.get(key, 0) for key in expected}
-            if rose == expected or time.monotonic() > deadline:
+            rose = collections.Counter(now)
+            rose.subtract(self._at_last_settle)
+            rose = rose if by_source else _all_sources(rose)
+            if all(rose[key] == amount for key, amount in expected.items()) or time.monotonic() > deadline:
                 break
             time.sleep(POLL_INTERVAL_S)
         for (engine, counter), amount in expected.items():
@@ -98,7 +112,7 @@ class KvLedger:
                 f"should rise by {amount:.0f}, rose by {measured:.0f}",
             )
         self._at_last_settle = now
-        self._clear()
+        self._expected.clear()
 
     def check_all_released(self, report):
         """Prefill must hold no blocks once decode has read them, long before their lease would end."""
@@ -108,13 +122,32 @@ class KvLedger:
             post_json(self._ports["prefill"], "/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 1})
         report.check("prefill released all blocks", held == 0, f"{held:.2%} of its blocks are still held")
 
+    def check_let_go(self, report, what, engines=("prefill", "decode"), timeout_s=SETTLE_TIMEOUT_S):
+        """No blocks are held, though nobody gives the engines anything to do."""
+        for engine in engines:
+            deadline = time.monotonic() + timeout_s
+            while (held := self.held(engine)) > 0 and time.monotonic() < deadline:
+                time.sleep(POLL_INTERVAL_S)
+            report.check(f"{what}: {engine} holds nothing", held == 0, f"{held:.2%} of its blocks are still held")
+
+    def held(self, engine):
+        """The share of an engine's blocks that are in use."""
+        return scrape(self._ports[engine])[BLOCKS_IN_USE]
+
     def bytes_moved(self):
-        """From the opening of the ledger to the last settled phase, as decode counted them."""
-        key = ("decode", BYTES_MOVED)
-        return int(self._at_last_settle.get(key, 0) - self._at_start.get(key, 0))
+        """From the opening of the ledger to the last settled phase, as the engines counted them."""
+        keys = [(engine, BYTES_MOVED) for engine in self._ports]
+        return int(sum(self._at_last_settle.get(key, 0) - self._at_start.get(key, 0) for key in keys))
+
+    def _bytes(self, tokens):
+        """Whole blocks travel."""
+        return math.ceil(tokens / BLOCK_TOKENS) * self._bytes_per_block
 
     def _scrape(self):
         return {(engine, name): value for engine, port in self._ports.items() for name, value in scrape(port).items()}
 
-    def _clear(self):
-        self._moved_tokens = self._moved_blocks = self._whole_tokens = 0
+
+def _all_sources(counts):
+    """Prompt tokens of each engine, wherever it had them from."""
+    engines = {engine for engine, _ in counts}
+    return collections.Counter({(each, "all sources"): sum(counts.get((each, source), 0) for source in SOURCES) for each in engines})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sluice in front of real vLLM: every answer equal, the KV really moved, nothing lost when policies change.
 
-    vllm-cpu/venv/bin/python tests/vllm/run.py --sluice PATH --policies DIR [--setup DIR]
+    vllm-cpu/venv/bin/python tests/vllm/run.py --sluice PATH --policies DIR [--setup DIR] [--pair NAME]
 
 PATH is the sluice binary, DIR the folder of built policies (round-robin.wasm and so on). Starts all it
 needs on free loopback ports and ends all it started. Exit code 0 only if everything held; 1 with a table
@@ -9,6 +9,7 @@ of differences; 2 if something to test with is missing. Logs stay when something
 """
 
 import argparse
+import contextlib
 import pathlib
 import shutil
 import sys
@@ -18,13 +19,14 @@ import traceback
 import disconnect
 import kv_proof
 import official_client
+import sessions
 from cases import CaseMaker
 from equality import compare_all
 from kv_ledger import KvLedger
 from policy_swaps import swap_under_load
 from processes import StartFailed, exit_on_signals
 from report import Report
-from servers import DEFAULT_SETUP_DIR, VllmServers
+from servers import BIDIRECTIONAL, DEFAULT_SETUP_DIR, PAIRS, PULL, VllmServers
 from sluice import Sluice
 
 # Splits every request, so the amounts of KV are known beforehand.
@@ -37,8 +39,9 @@ def parse_arguments():
     parser.add_argument("--sluice", type=pathlib.Path, required=True, help="the sluice binary")
     parser.add_argument("--policies", type=pathlib.Path, required=True, help="folder of built policies, *.wasm")
     parser.add_argument("--setup", type=pathlib.Path, default=DEFAULT_SETUP_DIR, help="what setup.sh built")
+    parser.add_argument("--pair", choices=PAIRS, action="append", help="only this pair's part; all by default")
     arguments = parser.parse_args()
-    needed = [arguments.sluice, *(arguments.policies / f"{name}.wasm" for name in {FIRST_POLICY, *SWAPPED_IN})]
+    needed = [arguments.sluice, *(arguments.policies / f"{name}.wasm" for name in {FIRST_POLICY, *SWAPPED_IN, sessions.POLICY, sessions.ADAPTIVE_POLICY})]
     missing = [str(path) for path in needed if not path.is_file()]
     if missing:
         parser.error(f"no such file: {', '.join(sorted(missing))} (build them first)")
@@ -76,38 +79,70 @@ def prove(servers, sluice, ledger, report):
     ledger.check_all_released(report)
 
 
-def prove_to_the_end(servers, sluice, report):
-    """A phase that breaks off is one fault more: the table still tells what was found until then.
-
-    Returns the KV bytes that the ledger's requests moved."""
-    ledger = None
-    try:
+def on_pull_pair(start, servers, report):
+    """Returns the KV bytes that requests moved."""
+    with start(PULL.name, FIRST_POLICY) as sluice:
         report.phase("KV moves, as the host and the doctor prove it")
         kv_proof.check(sluice, report)
         ledger = KvLedger(servers)
-        prove(servers, sluice, ledger, report)
+        to_the_end(report, lambda: prove(servers, sluice, ledger, report))
+        return ledger.bytes_moved()
+
+
+def on_bidirectional_pair(start, servers, report):
+    """Returns the KV bytes that requests moved."""
+    with (
+        start(BIDIRECTIONAL.name, sessions.POLICY, sessions.SETTINGS, sessions.UNDER_TEST) as sluice,
+        start("adaptive", sessions.ADAPTIVE_POLICY, pool_keys=sessions.ADAPTIVE) as adaptive,
+        start("mistaken", sessions.POLICY, sessions.SETTINGS, sessions.MISTAKEN) as mistaken,
+    ):
+        report.phase("KV moves both ways, as the host and the doctor prove it")
+        kv_proof.check(sluice, report)
+        ledger = KvLedger(servers)
+        ledger.check_let_go(report, "probes", timeout_s=sessions.LET_GO_TIMEOUT_S)
+        maker = CaseMaker(servers.monolithic)
+        to_the_end(report, lambda: sessions.prove(sluice, adaptive, mistaken, maker, servers, ledger, report))
+        return ledger.bytes_moved()
+
+
+PARTS = {PULL: on_pull_pair, BIDIRECTIONAL: on_bidirectional_pair}
+
+
+def to_the_end(report, part):
+    """One that breaks off is one fault more: the table still tells what was found until then."""
+    try:
+        part()
     except Exception as failure:
         traceback.print_exc()
         report.check("the test ran to its end", False, repr(failure))
-    return ledger.bytes_moved() if ledger else 0
 
 
 def run(arguments, work_dir):
-    report = Report()
-    report.phase(f"starting three vLLM servers, logs in {work_dir}")
-    with VllmServers(arguments.setup, work_dir) as servers:
-        report.phase("servers ready")
-        sluice = Sluice(arguments.sluice, arguments.policies, work_dir, servers)
-        bytes_moved = 0
+    report, logs, bytes_moved = Report(), [], 0
+
+    @contextlib.contextmanager
+    def start(name, policy, settings="", pool_keys='mode = "pull"'):
+        """A router in front of the servers, ready. Its end is part of the test."""
+        sluice = Sluice(arguments.sluice, arguments.policies, work_dir / name, servers, pool_keys)
         try:
-            sluice.start(FIRST_POLICY)
-            bytes_moved = prove_to_the_end(servers, sluice, report)
+            sluice.start(policy, settings)
+            yield sluice
         finally:
             exit_code = sluice.stop()
-        report.check("sluice drained and exited", exit_code == 0, f"exit code {exit_code}")
+            report.check(f"sluice {name} drained and exited", exit_code == 0, f"exit code {exit_code}")
+            logs.append((name, sluice.log_tail()))
+
+    pairs = [PAIRS[name] for name in arguments.pair or PAIRS]
+    report.phase(f"starting three vLLM servers, logs in {work_dir}")
+    with VllmServers(arguments.setup, work_dir, pairs[0]) as servers:
+        for pair in pairs:
+            servers.use(pair)
+            report.phase(f"servers ready, {pair.name} pair")
+            bytes_moved += PARTS[pair](start, servers, report)
     code = report.finish(bytes_moved)
     if code:
-        print(f"vllm: the end of sluice's log:\n{sluice.log_tail()}", file=sys.stderr)
+        for name, tail in logs:
+            print(f"vllm: the end of the log of sluice {name}:\n{tail}", file=sys.stderr)
     return code
 
 

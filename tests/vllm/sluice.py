@@ -6,6 +6,7 @@ import shutil
 import time
 
 from client import get_json
+from kv_ledger import scrape
 from processes import Process, free_ports
 from servers import BLOCK_TOKENS, KV_LEASE_MS, MODEL, UNIFIED_MODEL
 
@@ -26,7 +27,7 @@ default = "active"
 [[pool]]
 name = "tiny"
 model = "{model}"
-mode = "pull"
+{pool_keys}
 block_tokens = {block_tokens}
 kv_bytes_per_token = {kv_bytes_per_token}
 kv_lease_ms = {kv_lease_ms}
@@ -56,25 +57,29 @@ url = "http://127.0.0.1:{monolithic}"
 
 
 class Sluice:
-    """`sluice serve` in front of the pull pair and the monolithic server. Who starts it stops it."""
+    """`sluice serve` in front of the pair and the monolithic server. Who starts it stops it."""
 
-    def __init__(self, binary, policies_dir, work_dir, servers):
+    def __init__(self, binary, policies_dir, work_dir, servers, pool_keys='mode = "pull"'):
+        """`work_dir`: its own, made if it is not there. `pool_keys`: of the pair's pool, lines of TOML."""
         self.binary = pathlib.Path(binary).resolve()
         self._policies_dir = pathlib.Path(policies_dir)
         self._work_dir = pathlib.Path(work_dir)
+        self._pool_keys = pool_keys
         self._active = self._work_dir / "policies.d" / "active.wasm"
         self.config = self._work_dir / "sluice.toml"
         self._servers = servers
         self._process = None
         self.port, self.admin_port = free_ports(2)
 
-    def start(self, policy):
+    def start(self, policy, settings=""):
         """Returns when it is ready, `policy` in force."""
+        self._active.parent.mkdir(parents=True)
         self.config.write_text(
             CONFIG.format(
                 port=self.port,
                 admin_port=self.admin_port,
                 model=MODEL,
+                pool_keys=self._pool_keys,
                 block_tokens=BLOCK_TOKENS,
                 kv_bytes_per_token=self._servers.kv_bytes_per_token,
                 kv_lease_ms=KV_LEASE_MS,
@@ -84,7 +89,7 @@ class Sluice:
                 monolithic=self._servers.monolithic,
             )
         )
-        self._active.parent.mkdir()
+        self._active.with_suffix(".toml").write_text(settings)
         self.drop(policy)
         self._process = Process("sluice", [self.binary, "serve", "--config", self.config], self._work_dir / "sluice.log")
         self._process.wait_until_ready(self.port, "/ready", START_TIMEOUT_S)
@@ -113,3 +118,13 @@ class Sluice:
                 return now
             time.sleep(POLL_INTERVAL_S)
         return None
+
+    def metric(self, name, **labels):
+        """The sum of a family's series that have these labels."""
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        series = scrape(self.admin_port).items()
+        return sum(
+            value
+            for key, value in series
+            if key.partition("{")[0] == name and all(label in key for label in wanted)
+        )

@@ -14,12 +14,15 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::clock::Clock;
 use crate::config::{Pool, WorkerUrl};
 use crate::fleet::scrape::{self, EngineMetrics};
+use crate::handle::back::BackHandle;
 use crate::handle::{Handle, HandleError};
 use crate::http::body;
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::ids::RequestId;
 use crate::pipeline::REQUEST_ID_HEADER;
+use crate::release::refused_body;
+use crate::request::Endpoint;
 use crate::upstream::{Upstream, UpstreamError};
 
 /// How long one leg may take: a cold handshake between engines takes seconds, a prompt of three blocks none.
@@ -61,6 +64,9 @@ pub struct Proof {
     /// Whether the prefill engine may keep blocks that nobody read, until their lease ends.
     #[serde(skip)]
     pub blocks_left: bool,
+    /// Why the decode engine of a bidirectional pool keeps the probe's own turn until its time for that is over.
+    #[serde(skip)]
+    pub turn_left: Option<String>,
 }
 
 /// What a handle tells of the engine that gave it.
@@ -84,8 +90,12 @@ struct Prefilled {
 impl Prober<'_> {
     /// Probes one pair, within twice [`LEG_WITHIN`] and some seconds.
     pub async fn pair(&self, pool: &Pool, prefill: &WorkerUrl, decode: &WorkerUrl, id: RequestId) -> Proof {
-        let mut proof =
-            Proof { outcome: Outcome::Unproven(Doubt::NoMetric), holder: None, blocks_left: false };
+        let mut proof = Proof {
+            outcome: Outcome::Unproven(Doubt::NoMetric),
+            holder: None,
+            blocks_left: false,
+            turn_left: None,
+        };
         proof.outcome = match self.legs(pool, prefill, decode, id, &mut proof).await {
             Ok(outcome) | Err(outcome) => outcome,
         };
@@ -109,7 +119,8 @@ impl Prober<'_> {
         proof.holder = members.read("kv_transfer_params").ok().flatten();
         let Prefilled { handle, prompt_tokens } = prefilled(&members)?;
         let started = self.clock.elapsed();
-        self.decode_leg(pool, decode, &prompt, handle, id).await?;
+        let answer = self.decode_leg(pool, decode, &prompt, handle, id).await?;
+        proof.turn_left = self.end_turn(prefill, &answer, id).await.err();
         let took_ms =
             u32::try_from(self.clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u32::MAX);
         let answered = |after| Answered {
@@ -160,7 +171,7 @@ impl Prober<'_> {
         prompt: &str,
         handle: Handle,
         id: RequestId,
-    ) -> Result<(), Outcome> {
+    ) -> Result<Bytes, Outcome> {
         let body = json!({
             "model": pool.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": false,
         })
@@ -169,7 +180,9 @@ impl Prober<'_> {
         let body = members.write(&[], &[("kv_transfer_params", handle.json())]);
         match timeout(LEG_WITHIN, self.post(worker, "/v1/completions", body, id)).await {
             Ok(Ok((status, text))) if status.is_success() => match Members::parse(&text) {
-                Ok(members) if members.get("choices").is_some() && members.get("error").is_none() => Ok(()),
+                Ok(members) if members.get("choices").is_some() && members.get("error").is_none() => {
+                    Ok(text.clone())
+                }
                 _ => Err(no_sense(Part::Decode)),
             },
             // A key that is missing, a model that is another, an engine that is ill: KV need have no part in it.
@@ -184,6 +197,22 @@ impl Prober<'_> {
             }
             Ok(Err(error)) => Err(unreachable(Part::Decode)(error)),
             Err(_) => Err(self.silent(worker).await),
+        }
+    }
+
+    /// Has the decode engine let go of the probe's turn, where it says in its answer that it keeps it for a next one.
+    async fn end_turn(&self, prefill: &WorkerUrl, answer: &[u8], id: RequestId) -> Result<(), String> {
+        let members = Members::parse(answer).map_err(|error| error.to_string())?;
+        let Some(told) = members.get("kv_transfer_params") else { return Ok(()) };
+        let turn = BackHandle::read(told.get())?;
+        let body = refused_body(Endpoint::Completions, &turn.to_end());
+        match timeout(LEG_WITHIN, self.post(prefill, "/v1/completions", body, id)).await {
+            Ok(Ok((StatusCode::NOT_FOUND, _))) => Ok(()),
+            Ok(Ok((status, _))) => {
+                Err(format!("prefill answered {status} to a model nobody serves, not 404"))
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(format!("prefill did not answer within {} ms", waited_ms())),
         }
     }
 

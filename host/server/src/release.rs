@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::app::App;
 use crate::clock::millis;
+use crate::config::DECLINED_BEFORE_END_MS;
 use crate::fleet::{Pool, Worker};
 use crate::held::{Blocks, Way};
 use crate::kept::{self, HeldTokens, KeptFate, KeptTurn, Place};
@@ -225,7 +226,8 @@ async fn end_turn(app: &App, turn: EndedTurn) {
         role: Role::Prefill,
         handle: &handle,
     };
-    let over = millis(app.clock.elapsed()) >= place.usable_until_ms;
+    // It can be let go after it could be used.
+    let over = millis(app.clock.elapsed()) >= place.usable_until_ms.saturating_add(DECLINED_BEFORE_END_MS);
     if let Err(why) = asked.refused(app, over).await {
         asked.tell_unreleased(app, &why);
         app.kept.count_in(&turn.pool, KeptFate::Unreleased);
@@ -264,7 +266,7 @@ impl Asked<'_> {
                 Method::POST,
                 &other.url,
                 self.endpoint.path(),
-                body(self.endpoint, self.handle),
+                refused_body(self.endpoint, self.handle),
                 headers(app, pool),
             );
             return match timeout(REFUSED_WITHIN, sent).await {
@@ -296,7 +298,8 @@ impl Asked<'_> {
     }
 }
 
-fn body(endpoint: Endpoint, handle: &str) -> String {
+/// A request that is refused before admission, upon which the holder named in its handle frees its blocks.
+pub fn refused_body(endpoint: Endpoint, handle: &str) -> String {
     let prompt = match endpoint {
         Endpoint::Chat => r#""messages":[{"role":"user","content":"x"}]"#,
         Endpoint::Completions => r#""prompt":"x""#,

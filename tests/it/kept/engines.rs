@@ -219,9 +219,9 @@ async fn what_went_with_its_engine_is_not_used() {
 /// Turn 2 before, at and after the end of the engine's own time: never a read of blocks that may be another's.
 #[tokio::test]
 async fn a_turn_is_used_only_well_before_its_engine_lets_it_go() {
-    // Usable for 2 s: the time less a margin of 1 s and the time to connect.
-    let plan = keeping_themselves(1, 1, "0.33", "").pool("decoder_ttl_ms = 5_000\n");
-    let mut plan: FleetPlan = plan.engines("decode", "--decoder-ttl-ms 5000");
+    // Usable for 2 s: the time less what prefill engines decline, a margin of 1 s and the time to connect.
+    let plan = keeping_themselves(1, 1, "0.33", "").pool("decoder_ttl_ms = 10_000\n");
+    let mut plan: FleetPlan = plan.engines("decode", "--decoder-ttl-ms 10000");
     plan.host.server.push_str("connect_timeout_ms = 2_000\n");
     let fleet = plan.start().await.unwrap();
     let mut talk = Talk::new(Endpoint::Chat, "c");
@@ -239,6 +239,43 @@ async fn a_turn_is_used_only_well_before_its_engine_lets_it_go() {
     talk.say(3, 20);
     assert_eq!(talk.turn(&fleet).await.reused, 0);
     assert_eq!(missed(&fleet, "nothing-held").await, 0.0);
+    nothing_left_when_drained(&fleet).await;
+    // Nobody was asked for what it would have refused, and what expired here was let go, not left to its engine's time.
+    assert_eq!(fleet.host.metrics().await.unwrap().sum("sluice_leg_failures_total", &[]), 0.0);
+    assert_eq!(Events::of(&fleet).await.unreleased, 0.0);
+}
+
+/// A host that believes its engines to keep turns longer than they do is refused by them, and no client sees that.
+#[tokio::test]
+async fn a_turn_that_its_engine_has_let_go_of_costs_one_prefill() {
+    // Prefill engines decline the last 5 s of a hold: from its beginning on.
+    let plan = keeping_themselves(1, 1, "0.32", "").engines("decode", "--decoder-ttl-ms 4000");
+    let fleet = plan.start().await.unwrap();
+    let mut talk = Talk::new(Endpoint::Chat, "c");
+    for number in 0..3 {
+        talk.say(number, 60);
+        assert_eq!(talk.turn(&fleet).await.reused, 0);
+    }
+    let failed = [("worker", "prefill-0"), ("kind", "status_5xx")];
+    assert_eq!(fleet.host.metrics().await.unwrap().sum("sluice_leg_failures_total", &failed), 2.0);
+    assert_eq!(fetched(&fleet).await, 0.0);
+}
+
+/// The host's own probe is a turn to its decode engine, which would keep it for minutes.
+#[tokio::test]
+async fn a_probe_leaves_no_turn() {
+    for wire in ["0.32", "0.33"] {
+        let mut plan = keeping_themselves(1, 1, wire, "");
+        plan.host.pool = "kv_bytes_per_token = 64\nprobe_kv = true\n".into();
+        let fleet = plan.start().await.unwrap();
+        let moved = [("outcome", "moved")];
+        fleet
+            .host
+            .until_metric("sluice_kv_probes_total", &moved, |count| count == 1.0, crate::SOON)
+            .await
+            .unwrap();
+        nothing_left(&fleet).await;
+    }
 }
 
 /// Whoever ends a conversation has its engine let go of it, at once: with its last turn, by a request, or as an operator.

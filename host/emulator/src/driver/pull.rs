@@ -13,6 +13,9 @@ use crate::transfer_params::RemoteKv;
 /// How long vLLM waits for an engine that does not answer.
 const HANDSHAKE_LIMIT_MS: f64 = 5_000.0;
 
+/// vLLM does not begin to read what its holder lets go of so soon.
+const DECLINED_BEFORE_END_S: f64 = 5.0;
+
 /// What became of work on the KV socket.
 pub(super) enum Moved {
     Read { sequence: SequenceId, began: Duration, result: Result<Vec<u8>, ReadError> },
@@ -56,8 +59,9 @@ impl Driver {
             return self.release_remote(remote);
         }
         let began = self.clock.now();
-        if remote.expires_at_s.is_some_and(|end| end <= self.clock.machine_s(began)) {
-            // The holder has let go. With the policy `recompute` vLLM never comes back from this.
+        let reads_until_s = self.clock.machine_s(began) + DECLINED_BEFORE_END_S;
+        if remote.expires_at_s.is_some_and(|end| end <= reads_until_s) {
+            // The holder has let go, or is about to. With the policy `recompute` vLLM never comes back from this.
             if self.config.load_failure == LoadFailure::Fail {
                 self.failed(load.sequence, "the hold has expired");
             }

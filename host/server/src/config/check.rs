@@ -33,6 +33,7 @@ pub(super) fn check(path: &Path, written: &Written, problems: &mut Problems<'_>)
     if problems.count() == found_before {
         check_tls::workers_are_known(written, &config.upstream, &config.pools, problems);
         leases_outlast_connecting(written, &config, problems);
+        turns_can_be_fetched(written, &config, problems);
         check_transfer::engines(&written.pools, &config.pools, problems);
         check_transfer::waits_fit(&written.pools, &config.pools, problems);
     }
@@ -62,6 +63,30 @@ fn leases_outlast_connecting(written: &Written, config: &Config, problems: &mut 
                     "start the engines with a longer kv_lease_duration and say so here, or lower connect_timeout_ms"
                 }
             };
+            problems.at(field.span(), what, cure);
+        }
+    }
+}
+
+/// A turn's blocks must be usable for some time, or keeping them is for nothing.
+fn turns_can_be_fetched(written: &Written, config: &Config, problems: &mut Problems<'_>) {
+    let connect_ms = config.server.connect_timeout_ms;
+    let needed_ms = limits::HOLD_MARGIN_MS + limits::DECLINED_BEFORE_END_MS + connect_ms;
+    for (written_pool, pool) in written.pools.iter().zip(&config.pools) {
+        let field = written_pool.decoder_ttl_ms.as_ref().or(written.server.connect_timeout_ms.as_ref());
+        if let Some(field) = field
+            && pool.mode == PoolMode::Bidirectional
+            && pool.decoder_ttl_ms <= needed_ms
+        {
+            let what = format!(
+                "decoder_ttl_ms ({}) of pool {:?} leaves no time to use what is kept: connect_timeout_ms ({connect_ms}), \
+                 a margin of {} ms, and the last {} ms, in which prefill engines fetch no more, come off it",
+                pool.decoder_ttl_ms,
+                pool.name,
+                limits::HOLD_MARGIN_MS,
+                limits::DECLINED_BEFORE_END_MS
+            );
+            let cure = "start the decode engines with a longer decoder_kv_blocks_ttl and say so here";
             problems.at(field.span(), what, cure);
         }
     }

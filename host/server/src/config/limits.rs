@@ -38,6 +38,10 @@ pub const BUILTIN: &str = "builtin";
 /// a garbage-collected engine.
 pub const HOLD_MARGIN_MS: u64 = 1_000;
 
+/// So long before the end of a turn's hold vLLM's prefill engines do not fetch it any more, and fail their request, or with
+/// `kv_load_failure_policy` "recompute" never answer it (0.32.0). Milliseconds.
+pub const DECLINED_BEFORE_END_MS: u64 = 5_000;
+
 /// A thousand times a usual file; keeps a path given by mistake from filling memory.
 pub const MAX_CONFIG_BYTES: u64 = MIB as u64;
 

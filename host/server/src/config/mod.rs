@@ -30,7 +30,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub use self::errors::{ConfigError, Problem};
-pub use self::limits::{BUILTIN, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
+pub use self::limits::{BUILTIN, DECLINED_BEFORE_END_MS, HOLD_MARGIN_MS, MAX_CONFIG_BYTES};
 pub use self::meant::{
     Config, Policy, PolicyCache, Pool, PoolMode, SampleRatio, Server, Sessions, StreamsBy, Telemetry, Tenant,
     Tenants, Tls, Transfer, UpstreamTls, Worker, worker_id,

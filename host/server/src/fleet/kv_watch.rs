@@ -171,10 +171,18 @@ impl Watch {
         let headers = self.pool.own_headers();
         let prober = Prober { upstream: &self.upstream, clock: &**self.pool.clock(), headers: &headers };
         let (config, id) = (&self.pool.config, self.ids.next());
-        let Proof { outcome, blocks_left, .. } =
+        let Proof { outcome, blocks_left, turn_left, .. } =
             prober.pair(config, &pair.prefill.url, &pair.decode.url, id).await;
         if !blocks_left {
             kept.over();
+        }
+        if let Some(why) = turn_left {
+            let (pool, decode) = (&config.name, &pair.decode.name);
+            self.telemetry.warn_once(&format!("probe's turn {pool} {decode}"), || {
+                format!(
+                    "worker {decode:?} of pool {pool:?} keeps a probe's KV until decoder_kv_blocks_ttl is over: {why}"
+                )
+            });
         }
         outcome
     }

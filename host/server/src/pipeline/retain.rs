@@ -12,7 +12,7 @@ use sluice_core::verdict::{Keep, Retention};
 use super::told::Told;
 use super::turn::Turn;
 use crate::clock::millis;
-use crate::config::{HOLD_MARGIN_MS, PoolMode};
+use crate::config::{DECLINED_BEFORE_END_MS, HOLD_MARGIN_MS, PoolMode};
 use crate::fleet::Worker;
 use crate::handle::back::BackHandle;
 use crate::kept::{Blocks, EngineTurn, HeldTokens, Hosted, KeptFate, KeptTurn, Place, TurnHold};
@@ -130,7 +130,8 @@ impl Turn {
         told: Option<&Told>,
     ) -> Option<KeptTurn> {
         let answered_ms = millis(self.app.clock.elapsed());
-        let usable_ms = usable_for_ms(&self.pool.config, &self.app.config.server);
+        let usable_ms =
+            usable_for_ms(self.pool.config.decoder_ttl_ms, self.app.config.server.connect_timeout_ms);
         let place = Place {
             handle,
             incarnation: self.incarnation,
@@ -243,7 +244,24 @@ impl Turn {
 }
 
 /// How long after a turn's end its blocks may be asked for, in milliseconds: its holder's own clock began to run a little
-/// before, and the one who fetches them has to be reached.
-fn usable_for_ms(pool: &crate::config::Pool, server: &crate::config::Server) -> u64 {
-    pool.decoder_ttl_ms.saturating_sub(server.connect_timeout_ms.saturating_add(HOLD_MARGIN_MS))
+/// before, the one who fetches them has to be reached, and does not fetch at the last moment.
+fn usable_for_ms(decoder_ttl_ms: u64, connect_timeout_ms: u64) -> u64 {
+    decoder_ttl_ms.saturating_sub(connect_timeout_ms.saturating_add(HOLD_MARGIN_MS + DECLINED_BEFORE_END_MS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_asked_for_only_while_its_reader_still_fetches_it() {
+        for (decoder_ttl_ms, connect_timeout_ms, usable_ms) in
+            [(480_000, 2_000, 472_000), (9_000, 2_000, 1_000), (8_000, 2_000, 0), (2_000, 60_000, 0)]
+        {
+            let usable = usable_for_ms(decoder_ttl_ms, connect_timeout_ms);
+            assert_eq!(usable, usable_ms);
+            let fetched_ms = usable + connect_timeout_ms + HOLD_MARGIN_MS;
+            assert!(usable == 0 || fetched_ms + DECLINED_BEFORE_END_MS <= decoder_ttl_ms);
+        }
+    }
 }

@@ -17,6 +17,7 @@ fn loaded(name: &str) -> Config {
 #[test]
 fn examples_parse() {
     assert_eq!(loaded("vllm-pull.toml").pools[0].mode, PoolMode::Pull);
+    assert_eq!(loaded("vllm-bidirectional.toml").pools[0].mode, PoolMode::Bidirectional);
     assert_eq!(loaded("host-managed.toml").pools[0].mode, PoolMode::HostManaged);
     assert_eq!(loaded("vllm-unified.toml").pools[0].mode, PoolMode::Unified);
 }
