@@ -122,7 +122,9 @@ impl End {
             }
         };
         let policy = PolicyFile::policy("vllm-defaults", "vllm-defaults")?;
-        let policy = policy.settings(&format!("retain_ttl_ms = {policy_ms}"));
+        // Engines without prefix caches have nothing of a prompt, which the host takes them to have.
+        let policy =
+            policy.settings(&format!("retain_ttl_ms = {policy_ms}\nkv_recompute_threshold_tokens = 0\n"));
         let mut plan = plan.engines("", "--no-prefix-caching").decided_by(policy);
         plan.host.server = format!("connect_timeout_ms = {CONNECT_MS}\n");
         Ok(plan.start().await?)

@@ -93,9 +93,14 @@ impl Stage {
             (Mover::Engines, false) => FleetPlan::pull(1, 1),
             (Mover::Engines, true) => FleetPlan::bidirectional(1, 1).engines("", "--wire 0.33"),
         };
-        let push = if self.mover == (Mover::Host { push: true }) { "push = true\n" } else { "" };
+        let (policy, settings) = match self.mover {
+            Mover::Host { push: false } => ("adaptive", ""),
+            Mover::Host { push: true } => ("adaptive", "push = true\n"),
+            // The engine has a threshold of its own, beyond what it has cached; the host takes prefill to have the last prompt cached.
+            Mover::Engines => ("vllm-defaults", "kv_recompute_threshold_tokens = 0\n"),
+        };
         let retain = if self.reuses { "" } else { "retain_ttl_ms = 0\n" };
-        let policy = PolicyFile::policy("adaptive", "adaptive")?.settings(&format!("{push}{retain}"));
+        let policy = PolicyFile::policy(policy, policy)?.settings(&format!("{settings}{retain}"));
         let [prefill_link, decode_link] = speed.links();
         let Speed { prefill_tokens_per_s, prefill_base_ms, .. } = speed;
         let prefill = format!(

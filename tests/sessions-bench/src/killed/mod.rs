@@ -37,6 +37,8 @@ struct End {
     /// Until the next host was ready.
     ready: Duration,
     cut_off: u64,
+    /// Tokens that came from kept turns in that life.
+    reused: f64,
     /// Kept turns that may have been used since the snapshot, so that their engines are told to let go.
     let_go: f64,
 }
@@ -55,11 +57,19 @@ pub async fn run(kills: usize) -> anyhow::Result<()> {
     let counts = traffic.counts();
     drop(traffic);
 
-    let mut table =
-        Table::new(&["kill", "in the snapshot", "back", "cut off", "ready after, ms", "kept turns let go"]);
+    let mut table = Table::new(&[
+        "kill",
+        "tokens reused before",
+        "in the snapshot",
+        "back",
+        "cut off",
+        "ready after, ms",
+        "kept turns let go",
+    ]);
     for (number, end) in (1..).zip(&ends) {
-        let End { saved, back, ready, cut_off, let_go } = end;
-        let cells = [number, *saved, *back, *cut_off as usize, ready.as_millis() as usize, *let_go as usize];
+        let End { saved, back, ready, cut_off, reused, let_go } = end;
+        let ready_ms = ready.as_millis() as usize;
+        let cells = [number, *reused as usize, *saved, *back, *cut_off as usize, ready_ms, *let_go as usize];
         table.row(cells.map(|cell: usize| cell.to_string()));
     }
     println!(
@@ -84,7 +94,9 @@ pub async fn run(kills: usize) -> anyhow::Result<()> {
 
 async fn start() -> anyhow::Result<Fleet> {
     let plan = FleetPlan::bidirectional(2, 2).engines("", "--wire 0.33 --no-prefix-caching");
-    let mut plan = plan.decided_by(PolicyFile::policy("adaptive", "adaptive")?);
+    let policy = PolicyFile::policy("vllm-defaults", "vllm-defaults")?;
+    // Engines without prefix caches have nothing of a prompt, which the host takes them to have.
+    let mut plan = plan.decided_by(policy.settings("kv_recompute_threshold_tokens = 0"));
     plan.host.tables =
         format!("[sessions]\nsnapshot_file = \"{FILE}\"\nsnapshot_interval_ms = {INTERVAL_MS}\n");
     plan.start().await.context("the fleet does not start")
@@ -96,19 +108,20 @@ async fn kill(mut fleet: Fleet, traffic: &Traffic) -> anyhow::Result<(Fleet, End
     let saved = traffic.turns();
     until_saved(&fleet.host).await?;
     let cut_off = traffic.counts().cut_off;
+    let reused = fleet.host.metrics().await?.sum("sluice_reused_tokens_total", &[]);
     traffic.host_goes();
     let began = Instant::now();
     fleet.host.process().kill().await?;
     let fleet = fleet.host_again().await?;
     let ready = began.elapsed();
     let known = known(&fleet.host).await?;
-    traffic.host_is(fleet.client());
     let is_back = |(id, turns): &(&String, &u64)| known.get(*id).is_some_and(|known| known >= *turns);
     let back = saved.iter().filter(is_back).count();
+    traffic.host_is(fleet.client(), known);
     let uncertain = [("event", "uncertain")];
     let let_go = fleet.host.metrics().await?.sum("sluice_kept_turns_total", &uncertain);
     let cut_off = traffic.counts().cut_off - cut_off;
-    Ok((fleet, End { saved: saved.len(), back, ready, cut_off, let_go }))
+    Ok((fleet, End { saved: saved.len(), back, ready, cut_off, reused, let_go }))
 }
 
 /// Waits until all that ended before is in the file: whatever was being written by now, the second one after that has it.

@@ -43,7 +43,8 @@ pub struct Counts {
 #[derive(Debug, Default)]
 struct Books {
     counts: Counts,
-    /// Turns of each conversation that its client has seen the end of.
+    /// Turns of each conversation that this host must know of: those that it knew at its start, and those that clients have seen
+    /// the end of since.
     turns: BTreeMap<String, u64>,
 }
 
@@ -72,8 +73,9 @@ impl Traffic {
         self.host.send_replace(None);
     }
 
-    /// There is a host again.
-    pub fn host_is(&self, client: &Client) {
+    /// There is a host again, which knows these conversations, with their turns.
+    pub fn host_is(&self, client: &Client, known: BTreeMap<String, u64>) {
+        locked(&self.books).turns = known;
         self.host.send_replace(Some(client.clone()));
     }
 
@@ -82,7 +84,7 @@ impl Traffic {
         locked(&self.books).counts
     }
 
-    /// Conversations with the turns that their clients have seen the end of.
+    /// Conversations with the turns that the host must know of.
     pub fn turns(&self) -> BTreeMap<String, u64> {
         locked(&self.books).turns.clone()
     }
