@@ -28,7 +28,7 @@ const READY_WITHIN: Duration = Duration::from_secs(2);
 /// Sessions that are listed at most.
 const LISTED: usize = 1_000;
 
-/// One life and its end.
+/// A host's life and its end.
 struct End {
     /// Sessions that had ended a turn before the last snapshot was begun.
     saved: usize,
@@ -39,7 +39,7 @@ struct End {
     cut_off: u64,
     /// Tokens that came from kept turns in that life.
     reused: f64,
-    /// Kept turns that may have been used since the snapshot, so that their engines are told to let go.
+    /// Kept turns of the snapshot at its start that may have been used since, so that their engines were told to let go.
     let_go: f64,
 }
 
@@ -59,17 +59,17 @@ pub async fn run(kills: usize) -> anyhow::Result<()> {
 
     let mut table = Table::new(&[
         "kill",
-        "tokens reused before",
-        "in the snapshot",
+        "let go at its start",
+        "tokens reused",
+        "saved at its end",
         "back",
         "cut off",
         "ready after, ms",
-        "kept turns let go",
     ]);
     for (number, end) in (1..).zip(&ends) {
         let End { saved, back, ready, cut_off, reused, let_go } = end;
-        let ready_ms = ready.as_millis() as usize;
-        let cells = [number, *reused as usize, *saved, *back, *cut_off as usize, ready_ms, *let_go as usize];
+        let (let_go, reused, ready_ms) = (*let_go as usize, *reused as usize, ready.as_millis() as usize);
+        let cells = [number, let_go, reused, *saved, *back, *cut_off as usize, ready_ms];
         table.row(cells.map(|cell: usize| cell.to_string()));
     }
     println!(
@@ -108,7 +108,9 @@ async fn kill(mut fleet: Fleet, traffic: &Traffic) -> anyhow::Result<(Fleet, End
     let saved = traffic.turns();
     until_saved(&fleet.host).await?;
     let cut_off = traffic.counts().cut_off;
-    let reused = fleet.host.metrics().await?.sum("sluice_reused_tokens_total", &[]);
+    let metrics = fleet.host.metrics().await?;
+    let reused = metrics.sum("sluice_reused_tokens_total", &[]);
+    let let_go = metrics.sum("sluice_kept_turns_total", &[("event", "uncertain")]);
     traffic.host_goes();
     let began = Instant::now();
     fleet.host.process().kill().await?;
@@ -118,8 +120,6 @@ async fn kill(mut fleet: Fleet, traffic: &Traffic) -> anyhow::Result<(Fleet, End
     let is_back = |(id, turns): &(&String, &u64)| known.get(*id).is_some_and(|known| known >= *turns);
     let back = saved.iter().filter(is_back).count();
     traffic.host_is(fleet.client(), known);
-    let uncertain = [("event", "uncertain")];
-    let let_go = fleet.host.metrics().await?.sum("sluice_kept_turns_total", &uncertain);
     let cut_off = traffic.counts().cut_off - cut_off;
     Ok((fleet, End { saved: saved.len(), back, ready, cut_off, reused, let_go }))
 }

@@ -13,13 +13,13 @@ use tokio::time::sleep;
 /// Clients at once.
 const CLIENTS: usize = 16;
 /// Conversations of each, which it goes on with one after the other; all of them can be listed at once.
-const CONVERSATIONS: usize = 32;
+const CONVERSATIONS: usize = 12;
 /// Between two requests of a client.
 const PAUSE: Duration = Duration::from_millis(30);
 /// What they talk about.
 const PLAN: WorkloadPlan = WorkloadPlan {
     conversations: CLIENTS * CONVERSATIONS,
-    turns: 12,
+    turns: 40,
     at_once: CLIENTS,
     first_words: 150,
     later_words: 20,
