@@ -93,7 +93,10 @@ pub async fn run(kills: usize) -> anyhow::Result<()> {
 }
 
 async fn start() -> anyhow::Result<Fleet> {
-    let plan = FleetPlan::bidirectional(2, 2).engines("", "--wire 0.33 --no-prefix-caching");
+    // Slow enough for many requests to be under way at any time, with room for all turns to be kept.
+    let plan = FleetPlan::bidirectional(2, 2)
+        .engines("", "--wire 0.33 --no-prefix-caching --time-scale 0.2")
+        .engines("decode", "--blocks 32768");
     let policy = PolicyFile::policy("vllm-defaults", "vllm-defaults")?;
     // Engines without prefix caches have nothing of a prompt, which the host takes them to have.
     let mut plan = plan.decided_by(policy.settings("kv_recompute_threshold_tokens = 0"));
