@@ -6,5 +6,6 @@
 pub mod gaps;
 pub mod given_back;
 pub mod hold_ends;
+pub mod killed;
 pub mod plot;
 pub mod store;

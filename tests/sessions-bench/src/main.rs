@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use sluice_sessions_bench::{gaps, given_back, hold_ends, plot, store};
+use sluice_sessions_bench::{gaps, given_back, hold_ends, killed, plot, store};
 
 /// The session store; leases from turn gaps beside fixed times; KV that decode gives back to prefill, beside what was
-/// measured on real engines; what a turn finds around the end of its hold.
+/// measured on real engines; what a turn finds around the end of its hold; what is left of sessions when their host is killed.
 #[derive(Debug, Parser)]
 #[command(name = "bench-sessions")]
 struct Options {
@@ -38,6 +38,8 @@ enum Section {
     GivenBack,
     /// Second turns around the end of a hold.
     HoldEnds,
+    /// Hosts that are killed among their requests.
+    Killed,
 }
 
 /// As in the host, whose memory is measured.
@@ -72,6 +74,9 @@ fn bench(options: &Options) -> anyhow::Result<()> {
     }
     if is_wanted(Section::HoldEnds) {
         runtime.block_on(hold_ends::run(if options.quick { 2 } else { 10 }))?;
+    }
+    if is_wanted(Section::Killed) {
+        runtime.block_on(killed::run(if options.quick { 2 } else { 8 }))?;
     }
     Ok(())
 }

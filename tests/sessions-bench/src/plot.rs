@@ -6,13 +6,14 @@ use std::fmt::Write;
 const COLUMNS: usize = 3;
 /// Of one chart with its title and labels, in pixels.
 const WIDTH: f64 = 400.0;
-const HEIGHT: f64 = 310.0;
+const HEIGHT: f64 = 326.0;
 /// Around the area that is drawn in: left, top, right, bottom.
-const MARGINS: (f64, f64, f64, f64) = (52.0, 34.0, 16.0, 76.0);
+const MARGINS: (f64, f64, f64, f64) = (52.0, 34.0, 16.0, 92.0);
 /// Lines of a grid, each way.
 const TICKS: u32 = 5;
 /// Told apart by people who see colours differently, too.
-const COLOURS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"];
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999", "#000000"];
 /// Characters of a legend's entry beside its name, and pixels of a character.
 const ENTRY_CHARS: usize = 4;
 const CHAR_WIDTH: f64 = 6.0;

@@ -1,12 +1,13 @@
 //! What conversations never cross.
 
 use std::borrow::Cow;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::Digest;
-use super::digest::Hasher;
+use super::digest;
 
 /// What must be equal, all of it, before anything of a conversation is looked at.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -26,7 +27,7 @@ pub struct Scope {
 impl Scope {
     /// Where the chains of this scope begin: no digest of one scope is one of another.
     pub fn seed(&self) -> Digest {
-        let mut hasher = Hasher::of(b'c');
+        let mut hasher = digest::Hasher::of(b'c');
         for text in [&*self.tenant, &*self.model, &*self.endpoint] {
             hasher.counted(text.as_bytes());
         }
@@ -48,12 +49,20 @@ pub enum Conversation {
 }
 
 /// A conversation's exact key. The scope's text is compared, not a digest of it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConversationKey {
     /// What it never crosses. Shared, since a key stands in several tables.
     pub scope: Arc<Scope>,
     /// Which one of those.
     pub conversation: Conversation,
+}
+
+/// All that clients choose freely. Models, adapters and endpoints are few, and hashing their texts would be half of a look-up's
+/// hashing.
+impl Hash for ConversationKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.scope.tenant, &self.scope.salt, &self.conversation).hash(state);
+    }
 }
 
 impl ConversationKey {
@@ -106,6 +115,17 @@ mod tests {
         let keys: std::collections::BTreeSet<_> =
             scopes.iter().map(|scope| ConversationKey::named(&Arc::new(scope.clone()), "c")).collect();
         assert_eq!(keys.len(), scopes.len());
+    }
+
+    #[test]
+    fn equal_keys_hash_alike_whoever_shares_their_scope() {
+        let key = |model| {
+            let scope = scope("t", model, None, Some("s"), "/v1/completions");
+            ConversationKey::named(&Arc::new(scope), "c")
+        };
+        let keys = [key("m"), key("m"), key("n")];
+        let distinct: std::collections::HashSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), 2);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Sessions in the order of their last turns, with what they count for.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 
 use sluice_core::history::lines::MARKS_AT_MOST;
@@ -9,8 +10,8 @@ use sluice_core::history::scope::{Conversation, ConversationKey};
 use super::memory::Entry;
 use super::store::{Size, Walk};
 
-/// Which end of a turn: numbers rise, and none comes twice.
-pub(super) type Stamp = u64;
+/// Which end of a turn: numbers rise, and none comes twice. Never 0, so that none at all takes no room of its own.
+pub(super) type Stamp = NonZeroU64;
 
 /// What a session counts for, in bytes: its entry in the map, which is 5/8 full on average as it grows by doubling; its place in the
 /// order, in tree nodes that are about half full; its name, or the marks that it is found by. Held against the process'
@@ -40,7 +41,7 @@ pub(super) struct Idle {
 #[derive(Debug, Default)]
 pub(super) struct Order {
     by_stamp: BTreeMap<Stamp, Idle>,
-    last: Stamp,
+    last: Option<Stamp>,
     bytes: usize,
 }
 
@@ -50,10 +51,11 @@ impl Order {
         if let Some(before) = before {
             self.take(before);
         }
-        self.last += 1;
+        let stamp = self.last.map_or(Stamp::MIN, |last| last.saturating_add(1));
+        self.last = Some(stamp);
         self.bytes += bytes(&key);
-        self.by_stamp.insert(self.last, Idle { since_ms, key });
-        self.last
+        self.by_stamp.insert(stamp, Idle { since_ms, key });
+        stamp
     }
 
     /// Takes it out, if it is there.

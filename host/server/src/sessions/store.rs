@@ -6,6 +6,8 @@ use sluice_core::history::lines::Found;
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::session::{Session, TurnRecord};
 
+use super::order::Stamp;
+
 /// All conversations, bounded. Losing one costs reuse, never a right answer. Times are milliseconds of a clock that does
 /// not step.
 pub trait SessionStore: Send + Sync {
@@ -55,7 +57,7 @@ pub struct Walk {
     /// Whether the longest idle come last.
     pub newest_first: bool,
     /// Of the last one that was seen.
-    pub(super) stamp: Option<u64>,
+    pub(super) stamp: Option<Stamp>,
 }
 
 impl Walk {
