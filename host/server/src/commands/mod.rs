@@ -2,6 +2,7 @@
 
 pub mod admin_client;
 pub mod check_config;
+mod descriptors;
 pub mod doctor;
 pub mod emulate;
 pub mod fleet;

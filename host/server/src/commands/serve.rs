@@ -6,13 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluice_policy::{HostConfig, OpenError, PolicyHost};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use super::{Signals, complain, say};
+use super::{Signals, complain, descriptors, say};
 use crate::app::App;
 use crate::cli;
 use crate::clock::{SystemClock, millis};
@@ -32,16 +31,13 @@ use crate::telemetry::otlp::Exporter;
 use crate::telemetry::{self, Telemetry};
 use crate::threads::{self, DataThreads};
 use crate::tls::{self, Renewal, Renewed, ServerTls, TlsError};
-use crate::upstream::{IDLE_CONNECTIONS_AT_MOST, Upstream};
+use crate::upstream::Upstream;
 
 /// Connections of clients per request in flight: most clients keep idle ones for their next request.
 const CONNECTIONS_PER_REQUEST: usize = 2;
 
 /// Connections of operators.
 const ADMIN_CONNECTIONS_AT_MOST: usize = 64;
-
-/// Descriptors beside those of connections: files, watches, the runtime's own.
-const OTHER_DESCRIPTORS: usize = 128;
 
 /// Runs the host until it is told to stop.
 pub fn run(args: &cli::Serve) -> ExitCode {
@@ -195,7 +191,8 @@ async fn serve(
     let _probes = probe::start(&app.fleet, &app.upstream, &app.telemetry);
     let _kv_probes = kv_watch::start(&app.fleet, &app.upstream, &app.telemetry);
     let (stop, stopped) = watch::channel(false);
-    want_descriptors(descriptors(connections_at_most(&app), app.config.server.max_in_flight));
+    let connections = connections_at_most(&app) + ADMIN_CONNECTIONS_AT_MOST;
+    descriptors::want(descriptors::of_full_host(connections, app.config.server.max_in_flight));
     let signals = match Signals::listen() {
         Ok(signals) => signals,
         Err(error) => {
@@ -353,38 +350,6 @@ fn tell_missing_policy(app: &App) {
     let generation = app.policies.generation();
     if wanted != config::BUILTIN && generation.default_policy().is_none() {
         policy_events::tell_missing(&app.telemetry, wanted, &app.config.policy.folder, &generation);
-    }
-}
-
-/// What a full host needs: its clients, one leg at a time for each request, the connections kept to engines, operators.
-fn descriptors(client_connections: usize, max_in_flight: usize) -> usize {
-    client_connections
-        + max_in_flight
-        + IDLE_CONNECTIONS_AT_MOST
-        + ADMIN_CONNECTIONS_AT_MOST
-        + OTHER_DESCRIPTORS
-}
-
-/// Raises the limit of open files as far as it goes, and says so when it stays below what a full host needs.
-fn want_descriptors(wanted: usize) {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let now = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
-    grow_descriptor_table(now.map_or(wanted as u64, |now| now.min(wanted as u64)));
-    if let Some(now) = now.filter(|now| *now < wanted as u64) {
-        tracing::warn!(
-            "this process may open {now} files, but server.max_in_flight may need {wanted}: raise the limit \
-             (ulimit -n, LimitNOFILE) or lower max_in_flight"
-        );
-    }
-}
-
-/// The kernel's table of open files grows by doubling, and where threads share it each step waits for all CPUs (10 ms were
-/// seen), on the thread that opened one too many. Here it grows once, before requests come.
-fn grow_descriptor_table(to: u64) {
-    if let Ok(highest) = i32::try_from(to.saturating_sub(1)) {
-        // Closed at once. Refused: the table grows when it must.
-        drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), highest));
     }
 }
 

@@ -6,6 +6,7 @@
 //! [`load`] does IO.
 
 mod check;
+mod check_holds;
 mod check_pools;
 mod check_telemetry;
 mod check_tenants;
