@@ -55,7 +55,7 @@ pub const STAGES: [Stage; 6] = {
     ]
 };
 
-/// Of one stage, by prompt: median time to first token of second turns, and tokens reused.
+/// Of one stage, by prompt: median time to first token of second turns (of two the shorter), and tokens reused.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// In milliseconds.
