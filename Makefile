@@ -113,7 +113,7 @@ bench-transfer-peers: ## The same beside NIXL, which it installs into target/pee
 	$(MAKE) --no-print-directory bench-transfer NIXL_PYTHON=$(CARGO_TARGET_DIR)/peers/nixl/bin/python
 
 .PHONY: bench-sessions
-bench-sessions: build ## The session store, leases from turn gaps beside fixed times, second turns beside AWS' figures, the end of a hold (4 minutes); charts in target/bench-sessions; SESSIONS_ARGS=--quick for trying
+bench-sessions: build ## The session store, leases from turn gaps beside fixed times, second turns beside AWS' figures, the end of a hold, killed hosts (4 minutes); charts in target/bench-sessions; SESSIONS_ARGS=--quick for trying
 	cargo build --release --quiet -p sluice-sessions-bench
 	SLUICE_BIN=$(RELEASE_BIN) SLUICE_WASM_DIR=$(CARGO_TARGET_DIR) $(CARGO_TARGET_DIR)/release/bench-sessions --out $(CARGO_TARGET_DIR)/bench-sessions $(SESSIONS_ARGS)
 

@@ -68,7 +68,7 @@ fn bench(options: &Options) -> anyhow::Result<()> {
     }
     let runtime = tokio::runtime::Runtime::new()?;
     if is_wanted(Section::GivenBack) {
-        let conversations = if options.quick { 1 } else { 3 };
+        let conversations = if options.quick { 1 } else { 2 };
         let charts = runtime.block_on(given_back::run(conversations, options.quick))?;
         write(options, "second-turns.svg", &charts)?;
     }

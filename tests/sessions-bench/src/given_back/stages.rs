@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use sluice_harness::quantiles::quantile_ms;
 use sluice_harness::{Ask, Fleet, FleetPlan, PolicyFile, Reply};
 use sluice_sim::{Model, words};
+use tokio::time::sleep;
 
 use super::speeds::{KV_BYTES_PER_TOKEN, Speed};
 
@@ -14,6 +15,10 @@ pub const TAIL_TOKENS: usize = 256;
 const ANSWER_TOKENS: usize = 16;
 /// Between a prompt's tokens as asked for and as counted: an answer that ended early.
 const LENGTH_SLACK: usize = ANSWER_TOKENS + 1;
+/// Between a turn and the next one: a stream is over for its client a little before its host and engine have closed their books.
+const GAP: Duration = Duration::from_millis(100);
+/// Until they have, at most.
+const BOOKS_CLOSED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Who moves KV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +55,7 @@ pub const STAGES: [Stage; 6] = {
     ]
 };
 
-/// Of one stage, by prompt: median time to first token of second turns, and tokens reused.
+/// Of one stage, by prompt: median time to first token of second turns (of two the shorter), and tokens reused.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// In milliseconds.
@@ -122,6 +127,9 @@ async fn second_turn(fleet: &Fleet, prompt_tokens: usize, number: u64) -> anyhow
     let seed = prompt_tokens as u64 * 1_000 + number;
     let mut prompt = words(seed, prompt_tokens - TAIL_TOKENS - ANSWER_TOKENS);
     let first = turn(fleet, &prompt, seed).await?;
+    let none = |requests: f64| requests == 0.0;
+    fleet.host.until_metric("sluice_in_flight_requests", &[], none, BOOKS_CLOSED_WITHIN).await?;
+    sleep(GAP).await;
     prompt.push_str(&first.text);
     prompt.push_str(&words(seed + 500, TAIL_TOKENS));
     let second = turn(fleet, &prompt, seed).await?;
