@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -182,19 +183,9 @@ impl PromptIds {
         &self.0
     }
 
-    /// `kv_transfer_params` (raw JSON) with these ids in it, so that an engine from 0.33 on does not tokenise again. What
-    /// is no object stays as it is.
-    pub fn in_params(&self, params: &str) -> String {
-        let list = serde_json::to_string(&*self.0).unwrap_or_default();
-        let written = Members::parse(params.as_bytes())
-            .map(|members| members.write(&[], &[("prompt_token_ids", &list)]));
-        written.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| params.to_owned())
-    }
-
-    /// Holds them against what the answer of a leg says that its engine read. The leg must have been asked for token ids.
-    pub fn agree_with(&self, answer: &[u8]) -> Agreement {
-        let list = Found::read(answer).ok().and_then(|found| found.prompt_ids.text());
-        let Some(read) = list.and_then(|list| serde_json::from_slice::<Vec<u32>>(list).ok()) else {
+    /// Holds them against what an engine read, as a JSON list ([`read_by`]).
+    pub fn agree_with(&self, read: Option<&[u8]>) -> Agreement {
+        let Some(read) = read.and_then(|list| serde_json::from_slice::<Vec<u32>>(list).ok()) else {
             return Agreement::Untold;
         };
         if read[..] == self.0[..] {
@@ -204,6 +195,21 @@ impl PromptIds {
             from: read.iter().zip(self.0.iter()).take_while(|(one, other)| one == other).count(),
         }
     }
+}
+
+/// The JSON list of a prompt's ids in the answer of a leg that was asked for them, as its engine read it.
+pub fn read_by(answer: &Bytes) -> Option<Bytes> {
+    let list = Found::read(answer).ok()?.prompt_ids.text()?;
+    Some(answer.slice_ref(list))
+}
+
+/// `kv_transfer_params` (raw JSON) with this list of ids in it, so that an engine from 0.33 on does not tokenise again. What is no
+/// object stays as it is.
+pub fn in_params(params: &str, list: &[u8]) -> String {
+    let list = std::str::from_utf8(list).ok();
+    let members = list.zip(Members::parse(params.as_bytes()).ok());
+    let written = members.map(|(list, members)| members.write(&[], &[("prompt_token_ids", list)]));
+    written.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| params.to_owned())
 }
 
 /// How a prompt's ids are found.

@@ -75,6 +75,25 @@ async fn what_a_host_that_died_knew_is_let_go() {
     nothing_left_when_drained(&fleet).await;
 }
 
+/// A snapshot that was read is of no use again: its turns may be somebody else's blocks by now.
+#[tokio::test]
+async fn a_snapshot_that_is_put_back_gives_no_turns() {
+    let (mut fleet, talks) = begun().await;
+    ends(&mut fleet).await;
+    let file = fleet.host.folder().join("sessions.snapshot");
+    let first = std::fs::read(&file).unwrap();
+    let mut fleet = fleet.host_again().await.unwrap();
+    let mut talks = talks.into_iter();
+    go_on(&fleet, talks.next().into_iter().collect(), true).await;
+    ends(&mut fleet).await;
+    std::fs::write(&file, first).unwrap();
+    let fleet = fleet.host_again().await.unwrap();
+    event(&fleet, "uncertain").await;
+    assert!(fleet.host.log_tells("was used before"), "{}", fleet.host.log());
+    // What the newer file said is known to nobody any more.
+    go_on(&fleet, talks.collect(), false).await;
+}
+
 /// An engine that was started anew while no host looked has nothing of it.
 #[tokio::test]
 async fn what_an_engine_lost_while_no_host_looked_is_not_used() {

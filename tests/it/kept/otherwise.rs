@@ -20,12 +20,16 @@ fn given_back() -> Value {
     })
 }
 
+fn no_such_model() -> Canned {
+    Canned::json(404, &json!({"error": {"message": "no such model"}}))
+}
+
 /// A decode engine whose every turn is the first one's. It keeps what it fetched, and tells ids where it is asked.
-async fn decode() -> MockEngine {
+async fn decode(version: &'static str) -> MockEngine {
     let script = |asked: &Recorded| {
         // So blocks are given back.
         if asked.body["model"] != "emulated" {
-            return Canned::json(404, &json!({"error": {"message": "no such model"}}));
+            return no_such_model();
         }
         let mut choice = json!({"index": 0, "text": " words", "finish_reason": "length"});
         if asked.body["return_token_ids"] == true {
@@ -40,10 +44,10 @@ async fn decode() -> MockEngine {
         });
         Canned::json(200, &answer)
     };
-    MockEngine::start(script).await.unwrap()
+    MockEngine::start_as(version, script).await.unwrap()
 }
 
-/// What a prefill engine says that it read, where it fetches.
+/// What a prefill engine says that it read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reads {
     AsItSays,
@@ -51,25 +55,56 @@ enum Reads {
     OtherwiseLater,
     Otherwise,
     Untold,
+    /// The first turn's prompt already, which decode read as it says.
+    FirstOtherwise,
+    FirstUntold,
 }
 
-async fn prefill(reads: Reads) -> MockEngine {
+impl Reads {
+    /// Of a leg that fetches or does not; `None`: it does not tell.
+    fn ids(self, fetches: bool) -> Option<Vec<u32>> {
+        let (mut first, mut second) = (FIRST.collect::<Vec<_>>(), second());
+        match self {
+            Self::AsItSays => {}
+            Self::OtherwiseLater => second[50] = 9,
+            Self::Otherwise => second[20] = 9,
+            Self::Untold if fetches => return None,
+            Self::FirstOtherwise => first[39] = 9,
+            Self::FirstUntold => return None,
+            Self::Untold => {}
+        }
+        Some(if fetches { second } else { first })
+    }
+
+    /// Whether the first turn is kept, to be fetched for the second.
+    fn first_is_kept(self) -> bool {
+        !matches!(self, Self::FirstOtherwise | Self::FirstUntold)
+    }
+
+    /// Whether decode gets what prefill made of the second prompt.
+    fn second_is_right(self) -> bool {
+        !matches!(self, Self::Otherwise | Self::Untold)
+    }
+}
+
+async fn prefill(version: &'static str, reads: Reads) -> MockEngine {
     let script = move |asked: &Recorded| {
         if asked.path == "/tokenize" {
             return Canned::json(200, &json!({"count": 68, "max_model_len": 4_096, "tokens": second()}));
         }
-        let mut answer: Value = serde_json::from_slice(&Canned::prefilled().pieces.concat()).unwrap();
-        let mut read = second();
-        match reads {
-            Reads::AsItSays => {}
-            Reads::OtherwiseLater => read[50] = 9,
-            Reads::Otherwise => read[20] = 9,
-            Reads::Untold => return Canned::json(200, &answer),
+        // So blocks are given back.
+        if asked.body["model"] != "emulated" {
+            return no_such_model();
         }
-        answer["choices"][0]["prompt_token_ids"] = json!(read);
+        assert!(asked.body["kv_transfer_params"]["prompt_token_ids"].is_null(), "prefill reads by itself");
+        let mut answer: Value = serde_json::from_slice(&Canned::prefilled().pieces.concat()).unwrap();
+        let fetches = asked.body["kv_transfer_params"]["remote_engine_id"] == "engine-d";
+        if let Some(ids) = reads.ids(fetches).filter(|_| asked.body["return_token_ids"] == true) {
+            answer["choices"][0]["prompt_token_ids"] = json!(ids);
+        }
         Canned::json(200, &answer)
     };
-    MockEngine::start(script).await.unwrap()
+    MockEngine::start_as(version, script).await.unwrap()
 }
 
 async fn ask(host: &Host, text: &str) -> Value {
@@ -79,10 +114,22 @@ async fn ask(host: &Host, text: &str) -> Value {
     answer.json()
 }
 
+const ALL: [Reads; 6] = [
+    Reads::AsItSays,
+    Reads::OtherwiseLater,
+    Reads::Otherwise,
+    Reads::Untold,
+    Reads::FirstOtherwise,
+    Reads::FirstUntold,
+];
+
 #[tokio::test]
 async fn what_is_not_known_to_be_right_is_not_used() {
-    for reads in [Reads::AsItSays, Reads::OtherwiseLater, Reads::Otherwise, Reads::Untold] {
-        let (prefill, decode) = (prefill(reads).await, decode().await);
+    for (version, reads) in
+        ["0.32.0", "0.33.0"].into_iter().flat_map(|version| ALL.map(|reads| (version, reads)))
+    {
+        let what = format!("{version} {reads:?}");
+        let (prefill, decode) = (prefill(version, reads).await, decode(version).await);
         let guest = PolicyFile::guest("keeps-turns", "keeps-turns").unwrap();
         let plan = HostPlan::new(Mode::Bidirectional).policy("keeps-turns");
         let plan = plan.worker("prefill", prefill.url()).worker("decode", decode.url());
@@ -92,33 +139,47 @@ async fn what_is_not_known_to_be_right_is_not_used() {
             let seen = ask(&host, text).await;
             assert!(
                 seen["kv_transfer_params"].is_null() && seen["choices"][0]["token_ids"].is_null(),
-                "{seen}"
+                "{what}: {seen}"
             );
         }
-        let legs: Vec<_> = prefill.seen().into_iter().filter(|leg| leg.path != "/tokenize").collect();
+        let is_leg = |asked: &Recorded| asked.path != "/tokenize" && asked.body["model"] == "emulated";
+        let legs: Vec<_> = prefill.seen().into_iter().filter(is_leg).collect();
         let asked: Vec<_> = legs.iter().map(|leg| &leg.body["return_token_ids"]).collect();
-        assert_eq!(asked, [&Value::Null, &Value::Bool(true)], "{reads:?}");
-        // All whole blocks; and prefill keeps what it makes of them.
-        let mut offered = given_back();
-        (offered["remote_num_tokens"], offered["remote_block_ids"]) = (32.into(), json!([[7, 8]]));
-        assert_eq!(legs[1].body["kv_transfer_params"], offered, "{reads:?}");
-        let is_right = matches!(reads, Reads::AsItSays | Reads::OtherwiseLater);
+        assert_eq!(asked, [&Value::Bool(true); 2], "{what}");
+        if reads.first_is_kept() {
+            // All whole blocks; and prefill keeps what it makes of them.
+            let mut offered = given_back();
+            (offered["remote_num_tokens"], offered["remote_block_ids"]) = (32.into(), json!([[7, 8]]));
+            assert_eq!(legs[1].body["kv_transfer_params"], offered, "{what}");
+        } else {
+            assert!(legs[1].body["kv_transfer_params"]["remote_engine_id"].is_null(), "{what}");
+        }
         let generating: Vec<_> =
             decode.seen().into_iter().filter(|leg| leg.body["max_tokens"] == 8).collect();
-        let fetched: Vec<_> = generating
-            .iter()
-            .map(|leg| leg.body["kv_transfer_params"]["remote_engine_id"] == "engine-p")
-            .collect();
-        assert_eq!(fetched, [true, is_right], "{reads:?}");
+        let params: Vec<_> = generating.iter().map(|leg| &leg.body["kv_transfer_params"]).collect();
+        let fetched: Vec<_> = params.iter().map(|params| params["remote_engine_id"] == "engine-p").collect();
+        assert_eq!(fetched, [true, reads.second_is_right()], "{what}");
+        // Decode cannot read otherwise than prefill has, where it takes ids.
+        let told = reads.ids(false).filter(|_| version == "0.33.0");
+        assert_eq!(params[0]["prompt_token_ids"], json!(told), "{what}");
 
         let metrics = host.metrics().await.unwrap();
-        let fallbacks = metrics.sum("sluice_fallbacks_total", &[("reason", "read_otherwise")]);
-        assert_eq!(fallbacks, if is_right { 0.0 } else { 1.0 }, "{reads:?}");
+        let fallbacks = |reason| metrics.sum("sluice_fallbacks_total", &[("reason", reason)]);
+        assert_eq!(fallbacks("read_otherwise"), if reads.second_is_right() { 0.0 } else { 1.0 }, "{what}");
+        assert_eq!(
+            fallbacks("decode_read_otherwise") > 0.0,
+            !reads.first_is_kept() && told_first(reads),
+            "{what}"
+        );
         // It may have cached what it computed: nobody is sent there any more.
         let draining = metrics.sum("sluice_worker_draining", &[("worker", "prefill-0")]);
-        assert_eq!(draining == 1.0, reads == Reads::Otherwise, "{reads:?}");
+        assert_eq!(draining == 1.0, reads == Reads::Otherwise, "{what}");
         // What it keeps of the turn is read, or given back.
         let prefill = [("worker", "prefill-0")];
         host.until_metric("sluice_worker_handles", &prefill, |handles| handles == 0.0, SOON).await.unwrap();
     }
+}
+
+fn told_first(reads: Reads) -> bool {
+    reads.ids(false).is_some()
 }

@@ -166,6 +166,7 @@ impl Probe {
         seen.link_mb_per_s.observe(bytes, micros);
         seen.totals = metrics.totals;
         seen.engine_block_tokens = metrics.block_tokens;
+        seen.caches_prefixes = metrics.caches_prefixes.unwrap_or(true);
         drop(seen);
         self.check_block_size(metrics.block_tokens);
     }

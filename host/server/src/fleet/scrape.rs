@@ -15,6 +15,8 @@ pub struct EngineMetrics {
     pub kv_blocks: u32,
     /// `block_size` of `vllm:cache_config_info`.
     pub block_tokens: Option<u32>,
+    /// `enable_prefix_caching` of `vllm:cache_config_info`.
+    pub caches_prefixes: Option<bool>,
     /// Totals since the engine started.
     pub totals: Totals,
     /// `process_start_time_seconds`, which every Python server tells that has one process for all metrics: no two of its lives
@@ -65,6 +67,7 @@ pub fn parse(text: &str) -> Result<EngineMetrics, NotVllm> {
                 let number = |name| label(labels, name).and_then(|text| text.parse::<u32>().ok());
                 metrics.kv_blocks = metrics.kv_blocks.saturating_add(number("num_gpu_blocks").unwrap_or(0));
                 metrics.block_tokens = number("block_size").or(metrics.block_tokens);
+                metrics.caches_prefixes = label(labels, "enable_prefix_caching").map(|told| told == "True");
             }
             STARTED => metrics.started_s = Some(value),
             "vllm:nixl_bytes_transferred_sum" => {
@@ -107,7 +110,7 @@ vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
 vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
 vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 9.0
 vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25
-vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="0",num_gpu_blocks="1024",sliding_window="None"} 1.0
+vllm:cache_config_info{block_size="32",cache_dtype="auto",enable_prefix_caching="True",engine="0",num_gpu_blocks="1024",sliding_window="None"} 1.0
 vllm:nixl_bytes_transferred_sum{engine="0",model_name="tiny"} 1.540096e+06
 vllm:nixl_xfer_time_seconds_sum{engine="0",model_name="tiny"} 0.058935
 vllm:prompt_tokens_by_source_total{engine="0",model_name="tiny",source="local_compute"} 189.0
@@ -126,6 +129,7 @@ vllm:num_requests_running
                 kv_usage: 0.25,
                 kv_blocks: 1024,
                 block_tokens: Some(32),
+                caches_prefixes: Some(true),
                 totals: Totals {
                     transferred_bytes: 1_540_096.0,
                     transfer_seconds: 0.058_935,

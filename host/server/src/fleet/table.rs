@@ -25,6 +25,8 @@ pub struct Table {
     pub position_tokens: Option<u32>,
     /// KV bytes of a token, as attached engines declare them.
     pub kv_bytes_per_token: Option<u32>,
+    /// Whether each one's engine caches prefixes, or does not say.
+    pub caches: Vec<bool>,
     scraped: Vec<Scraped>,
 }
 
@@ -104,6 +106,7 @@ impl Table {
             fleet.push_overhead_ms.push(seen.push_overhead_ms.value());
             fleet.failure_rate.push(seen.failures.value());
             table.workers.push(worker.clone());
+            table.caches.push(seen.caches_prefixes);
             table.scraped.push(seen.scraped);
         }
         fill_from_peers(&mut fleet.prefill_tokens_per_s, &fleet.role);
@@ -144,6 +147,7 @@ impl Table {
             breakers_ignored: self.breakers_ignored,
             position_tokens: self.position_tokens,
             kv_bytes_per_token: self.kv_bytes_per_token,
+            caches: rows.iter().filter_map(|row| self.caches.get(*row as usize).copied()).collect(),
             scraped: rows.iter().filter_map(|row| self.scraped.get(*row as usize).copied()).collect(),
         }
     }

@@ -87,6 +87,8 @@ pub struct Seen {
     pub last_error: Option<String>,
     /// Block size the engine says it has.
     pub engine_block_tokens: Option<u32>,
+    /// Whether the engine caches prefixes, or does not say that it does not.
+    pub caches_prefixes: bool,
     /// Whether the engine says that it serves the pool's model; it gets no work while it says no.
     pub serves_model: bool,
     /// Models that the engine says it serves.
@@ -174,6 +176,7 @@ impl Default for Seen {
             started_s: None,
             last_error: None,
             engine_block_tokens: None,
+            caches_prefixes: true,
             serves_model: true,
             models: None,
             draining_since: None,

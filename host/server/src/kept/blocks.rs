@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use sluice_core::health::State;
 use sluice_core::history::guard::Held;
 use sluice_engine_sdk::wire::TransferId;
 use sluice_transfer::protocol::Peer;
 
 use crate::fleet::Worker;
+use crate::fleet::worker::Seen;
 use crate::handle::back::BackHandle;
 use crate::request::Endpoint;
 
@@ -45,10 +47,27 @@ pub struct Place {
     pub handle: BackHandle,
     /// Which of its lives the holder was in.
     pub incarnation: u32,
+    /// When the engine's process started, as it said then.
+    pub started_s: Option<f64>,
     /// Where its request came in.
     pub endpoint: Endpoint,
     /// Past it the blocks may be another request's, by the clock that does not step.
     pub usable_until_ms: u64,
+}
+
+impl Place {
+    /// Whether the engine that keeps it is there.
+    pub fn is_held_by(&self, holder: &Seen) -> bool {
+        holder.health.state == State::Up && !self.is_lost_with(holder) && holder.incarnation == self.incarnation
+            // Not known to be another is not enough: one that does not say any more when it started may be.
+            && (self.started_s.is_none() || holder.started_s == self.started_s)
+    }
+
+    /// Whether the engine that kept it is gone.
+    fn is_lost_with(&self, holder: &Seen) -> bool {
+        let is_another = holder.started_s.zip(self.started_s).is_some_and(|(now, then)| now != then);
+        is_another || holder.incarnation > self.incarnation
+    }
 }
 
 impl Blocks {
@@ -56,7 +75,15 @@ impl Blocks {
     pub fn are_lost(&self, holder: &Worker) -> bool {
         match self {
             Self::Hosted(hosted) => holder.life() != Some(hosted.life),
-            Self::Engine(engine) => holder.seen().incarnation > engine.place.incarnation,
+            Self::Engine(engine) => engine.place.is_lost_with(&holder.seen()),
+        }
+    }
+
+    /// When the engine's process started that keeps them by itself, if it said.
+    pub fn started_s(&self) -> Option<f64> {
+        match self {
+            Self::Hosted(_) => None,
+            Self::Engine(engine) => engine.place.started_s,
         }
     }
 

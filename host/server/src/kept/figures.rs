@@ -89,7 +89,7 @@ impl Counted {
         let help =
             "Requests that got nothing of what was kept of their conversation, or not all of it, by reason";
         registry.register("kept_turn_misses", help, Family::clone(&missed));
-        let help = "Prompt tokens that came from kept turns instead of being computed";
+        let help = "Prompt tokens that came from kept turns instead of being computed; of those that prefill is believed to have had itself none";
         registry.register("reused_tokens", help, reused.clone());
         let counted = Self { turns, missed, reused };
         for pool in pools {

@@ -51,8 +51,8 @@ struct SavedTurn {
     heartbeat_ms: Option<u32>,
     /// Of its engine's own time for it.
     usable_ms: u64,
-    /// When the engine's process started, as that said.
-    engine_started_s: Option<f64>,
+    /// When the engine's process started, as that said: the bits of the number, since one that is read back must be the same.
+    engine_started: Option<u64>,
 }
 
 /// Saves a host's turns, and tells engines of those that came back only to be let go.
@@ -84,15 +84,17 @@ impl SavesHolds for SavedTurns {
         for saved in holds {
             let Ok(saved) = serde_json::from_value::<SavedTurn>(saved) else { continue };
             let Some((key, turn)) = turn(&app, saved, away_ms, now_ms) else { continue };
+            // It may be another engine by now, which does not say so.
+            let may_be_another = turn.blocks.started_s().is_none();
             match at {
-                SavedAt::End => app.kept.keep(&*app, key, turn, None),
-                SavedAt::Running => uncertain.push(turn),
+                SavedAt::End if !may_be_another => app.kept.keep(&*app, key, turn, None),
+                SavedAt::End | SavedAt::Running => uncertain.push(turn),
             }
         }
         tracing::info!(
             turns = count,
             kept_on = app.kept.size().0,
-            "turns that engines keep were saved; those that may have been used since are let go"
+            "engines keep turns that were saved: used are those of a host that stopped in order, of engines that say they are the same; the others are let go"
         );
         if !uncertain.is_empty() {
             let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +119,7 @@ fn saved(key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<SavedTur
         left_ms: turn.lease.left_ms(now_ms),
         heartbeat_ms: turn.lease.heartbeat_ms(),
         usable_ms: engine.place.usable_until_ms.saturating_sub(now_ms),
-        engine_started_s: turn.holder.seen().started_s,
+        engine_started: engine.place.started_s.map(f64::to_bits),
     })
 }
 
@@ -130,15 +132,11 @@ fn turn(app: &App, saved: SavedTurn, away_ms: u64, now_ms: u64) -> Option<(Conve
     if left_ms == 0 || !pool.config.mode.engines_move_kv() {
         return None;
     }
-    let incarnation = {
-        let mut holder = holder.seen();
-        // If the engine says another time when it is first seen, it began anew meanwhile, and what it kept is lost.
-        holder.started_s = saved.engine_started_s.or(holder.started_s);
-        holder.incarnation + 1
-    };
     let place = Place {
         handle: BackHandle::read(&saved.handle).ok()?,
-        incarnation,
+        // The first that this host sees of it. If it says another time of its start then, what it kept is lost.
+        incarnation: holder.seen().incarnation + 1,
+        started_s: saved.engine_started.map(f64::from_bits),
         endpoint: Endpoint::ALL.iter().copied().find(|endpoint| endpoint.path() == saved.endpoint)?,
         usable_until_ms: now_ms + usable_ms,
     };

@@ -25,6 +25,13 @@ pub(super) fn of(call: &Call<'_>, worker: &Worker) -> Asks {
     }
 }
 
+/// Whether prefill legs of this request are asked what they read: what decode says that it holds is what prefill computed, only if
+/// both read the same.
+pub(super) fn prompt_ids(call: &Call<'_>) -> bool {
+    let is_kept = call.pool.config.mode == PoolMode::Bidirectional && call.chain.is_some();
+    is_kept && call.request.unsplittable.is_none() && !call.pool.reuse_is_off()
+}
+
 /// Whether a leg to this worker may carry the prompt's token ids, so that it is not tokenised again, and perhaps otherwise. From the
 /// same version on as streams tell of what is kept.
 pub(super) fn takes_ids(worker: &Worker) -> bool {

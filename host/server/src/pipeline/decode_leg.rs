@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::Response;
 use sluice_core::facts::Row;
 use sluice_core::failure::Failure;
@@ -18,6 +19,7 @@ use crate::fleet::{Booking, Leg, Worker};
 use crate::held::{Held, Spent};
 use crate::http::body::ResponseBody;
 use crate::http::error::{ApiError, Blame};
+use crate::prompt_ids::in_params;
 use crate::record::Record;
 use crate::request::Asks;
 use crate::upstream::UpstreamBody;
@@ -29,13 +31,15 @@ pub(super) struct Bound {
     pub leg: Leg,
     /// Beyond what the client asks; set when it is sent.
     pub asks: Asks,
+    /// Ids that prefill read, as a JSON list, for an engine that takes them: it cannot read the prompt otherwise then.
+    pub ids: Option<Bytes>,
 }
 
 impl Bound {
     pub fn to(attempt: &Attempt<'_, '_>, prefill: Row, row: Row) -> Result<Self, Failed> {
         let booking = attempt.book_decode(row)?;
         let leg = Leg::decode(&attempt.call.pool, booking.worker(), &*attempt.worker(prefill)?);
-        Ok(Self { row, booking, leg, asks: Asks::default() })
+        Ok(Self { row, booking, leg, asks: Asks::default(), ids: None })
     }
 
     pub fn takes_work(&self) -> bool {
@@ -58,14 +62,17 @@ pub(super) async fn dispatched_to(
     attempt: &Attempt<'_, '_>,
     leg: &mut Leg,
     spent: Option<&Spent>,
-    asks: Asks,
+    (asks, ids): (Asks, Option<&Bytes>),
     deadline: Deadline,
 ) -> Result<Response<UpstreamBody>, Failed> {
     let call = attempt.call;
     leg.sent(spent.is_some());
     let resend = if spent.is_some() { Resend::Never } else { Resend::Once };
     let params = match spent {
-        Some(spent) => Some(spent.json()),
+        Some(spent) => Some(match ids {
+            Some(ids) => in_params(&spent.json(), ids).into(),
+            None => spent.json(),
+        }),
         // It computes the prompt, and may keep its turn all the same.
         None => attempt.keeping_params(leg.worker()).map(Cow::from),
     };
@@ -81,17 +88,21 @@ pub(super) async fn send(
     attempt: &Attempt<'_, '_>,
     to: &mut Bound,
     spent: Option<Spent>,
-    holder: &Worker,
+    prefilled: &Prefilled,
 ) -> Result<Sent, (Failed, Option<Held>)> {
-    let call = attempt.call;
+    let (call, holder) = (attempt.call, &prefilled.by);
     // An engine that is given no KV keeps none.
     to.asks = spent.as_ref().map(|_| asks::of(call, to.leg.worker())).unwrap_or_default();
+    let has_media = call.chain.as_ref().is_none_or(|chain| chain.has_media());
+    to.ids = prefilled.read.clone().filter(|_| asks::takes_ids(to.leg.worker()) && !has_media);
     let deadline = if to.asks.unstreamed { Deadline::whole_decode(call) } else { Deadline::decode(call) };
     let dispatched = call.app.clock.elapsed();
-    let failed = match dispatched_to(attempt, &mut to.leg, spent.as_ref(), to.asks, deadline).await {
-        Ok(response) => return Ok(Sent { response, spent, dispatched, deadline }),
-        Err(failed) => failed,
-    };
+    let failed =
+        match dispatched_to(attempt, &mut to.leg, spent.as_ref(), (to.asks, to.ids.as_ref()), deadline).await
+        {
+            Ok(response) => return Ok(Sent { response, spent, dispatched, deadline }),
+            Err(failed) => failed,
+        };
     Err(match spent {
         Some(spent) if spent.has_left() => (with_blocks_left(failed, Some(spent), holder), None),
         // Given back, not bound again: this host cannot open a connection.
@@ -126,7 +137,7 @@ pub(super) struct Begun {
 pub(super) async fn pass_on(
     attempt: Attempt<'_, '_>,
     prefilled: Prefilled,
-    Bound { row, booking, leg, asks }: Bound,
+    Bound { row, booking, leg, asks, .. }: Bound,
     Begun { began, spent, dispatched }: Begun,
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, Failed> {
@@ -136,6 +147,7 @@ pub(super) async fn pass_on(
     let turn = Turn::start(attempt, row, booking, leg, dispatched)
         .prefilled_by(prefilled.by, prefilled.prompt_tokens, brought)
         .reads(spent.as_ref().map(Spent::kept))
+        .prefill_read(prefilled.read)
         .asked(asks, call.request);
     let answered = answer::pass_on(call, turn, began, record).await;
     match (answered, spent) {

@@ -1,5 +1,7 @@
 //! Step 3: one picture of the request and of the fleet, for whoever decides.
 
+use std::sync::atomic::Ordering;
+
 use sluice_core::facts::{Facts, RequestFacts};
 use sluice_core::hash;
 use sluice_core::history::scope::Conversation;
@@ -24,7 +26,15 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
         None => prompt_tokens(pool, text.len(), continued),
     };
     let cached_tokens = match continued {
-        Some(session) => session.cached_tokens(&table.fleet, block_tokens),
+        Some(session) => {
+            let mut cached = session.cached_tokens(&table.fleet, block_tokens);
+            cached
+                .iter_mut()
+                .zip(&table.caches)
+                .filter(|(_, caches)| !**caches)
+                .for_each(|(tokens, _)| *tokens = 0);
+            cached
+        }
         None => vec![0; table.fleet.len()],
     };
     Facts {
@@ -60,7 +70,9 @@ pub(super) fn gather(call: &Call<'_>, table: &Table, attempt: u32) -> Facts {
 
 /// Who holds a part of the prompt for it, how many tokens, and for how much longer.
 fn held(call: &Call<'_>) -> Option<(u64, u32, u64)> {
-    call.found.map(|found| (found.holder, found.tokens, found.left_ms))
+    // By an attempt before this one.
+    let is_taken = call.found_taken.load(Ordering::Relaxed);
+    call.found.filter(|_| !is_taken).map(|found| (found.holder, found.tokens, found.left_ms))
 }
 
 /// The conversation's hash, or the prompt's beginning's: the same on every host and every attempt.

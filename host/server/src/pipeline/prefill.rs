@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Deserialize;
 use sluice_core::facts::Row;
 use sluice_core::load::Share;
@@ -10,6 +11,7 @@ use sluice_core::verdict::TransferMode;
 use sluice_engine_sdk::leg;
 
 use super::answer;
+use super::asks;
 use super::attempt::{Attempt, Failed};
 use super::call::Call;
 use super::deadline::Deadline;
@@ -23,6 +25,7 @@ use crate::held::{Blocks, Held, Way};
 use crate::http::error::Blame;
 use crate::http::members::Members;
 use crate::node::hand_over::HandOver;
+use crate::prompt_ids;
 use crate::telemetry::labels::{Fallback, HandleFate, Label, Outcome, Phase};
 use crate::usage::PrefillUsage;
 
@@ -39,6 +42,8 @@ pub(super) struct Prefilled {
     pub took: Duration,
     /// When the answer's head came, by our clock.
     pub answered: Duration,
+    /// Ids of the prompt as the worker read it, as a JSON list, if it was asked for them.
+    pub read: Option<Bytes>,
 }
 
 /// The end of a prefill leg.
@@ -50,6 +55,7 @@ pub(super) struct Done {
     pub said: Option<PrefillUsage>,
     pub took: Duration,
     pub answered: Duration,
+    pub read: Option<Bytes>,
     /// To be dropped once what is kept is counted: a draining worker is never taken for idle in between.
     pub booking: Booking,
 }
@@ -112,9 +118,9 @@ pub(super) async fn run(
             None
         }
     };
-    let Done { by, prompt_tokens, said, took, answered, booking, .. } = done;
+    let Done { by, prompt_tokens, said, took, answered, read, booking, .. } = done;
     drop(booking);
-    Ok(Prefilled { by, held, mode, prompt_tokens, said, took, answered })
+    Ok(Prefilled { by, held, mode, prompt_tokens, said, took, answered, read })
 }
 
 /// Blocks that this worker keeps, or is to keep; they are counted from now on.
@@ -157,7 +163,10 @@ pub(super) async fn leg(
             let body = call.request.prefill_body_asking(&back.params, true);
             (body.marked(back.taken.clone()), Resend::Never)
         }
-        (None, None) => (call.request.prefill_body(handle::ASKED), Resend::Once),
+        (None, None) => {
+            let asks_ids = asks::prompt_ids(call);
+            (call.request.prefill_body_asking(handle::ASKED, asks_ids), Resend::Once)
+        }
     };
     let how = (resend, attempt.number);
     let response = dispatch::send(call, &mut leg, Blame::Prefill, body, how, deadline).await?;
@@ -175,20 +184,21 @@ pub(super) async fn leg(
     let took = answered.saturating_sub(dispatched);
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);
+    let read = asks::prompt_ids(call).then(|| prompt_ids::read_by(&bytes)).flatten();
     let mut kept = take_kept(call, &worker, &members, hand_over);
     if let Some(back) = back {
-        match back.read(&bytes) {
+        match back.read(read.as_deref()) {
             Read::AsProven => {}
             read => read_otherwise(call, &worker, read, kept.take()),
         }
-        back.came(kept.as_ref().and_then(Kept::cached_tokens));
+        back.came(kept.as_ref().and_then(Kept::cached_tokens), cached_tokens);
     }
     let said = kept.as_ref().map(|kept| PrefillUsage::of(kept.cached_tokens(), &members));
     let prompt_tokens = kept.as_ref().and_then(Kept::tokens).or(told);
     let computed = prompt_tokens.unwrap_or(facts.request.prompt_tokens);
     let cached_tokens = kept.as_ref().and_then(Kept::cached_tokens).unwrap_or(cached_tokens);
     worker.seen().prefilled(computed.saturating_sub(cached_tokens), dispatched, answered);
-    Ok(Done { by: worker, kept, prompt_tokens, said, took, answered, booking })
+    Ok(Done { by: worker, kept, prompt_tokens, said, took, answered, read, booking })
 }
 
 /// It is not known that a prefill engine has read a prompt as `/tokenize` did. Decode computes the prompt, what prefill keeps is given

@@ -59,7 +59,7 @@ pub(super) async fn run(
         };
         let held = prefilled.held.take().filter(|held| hosted::reaches(call, held, to.leg.worker()));
         let spent = spend(call, held, to.leg.worker())?;
-        let (failed, held) = match decode_leg::send(&attempt, &mut to, spent, &prefilled.by).await {
+        let (failed, held) = match decode_leg::send(&attempt, &mut to, spent, &prefilled).await {
             Ok(sent) => return decode_leg::answer(attempt, prefilled, to, sent, record).await,
             Err(not_sent) => not_sent,
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_core::default_policy;
 use sluice_core::facts::{Finish, RequestFacts, TurnEnd};
-use sluice_core::history::guard::{self, Held};
+use sluice_core::history::guard::{self, Held, Refusal};
 use sluice_core::lease::Lease;
 use sluice_core::verdict::{Keep, Retention};
 
@@ -135,6 +135,7 @@ impl Turn {
         let place = Place {
             handle,
             incarnation: self.incarnation,
+            started_s: self.engine_started_s,
             endpoint: self.endpoint,
             usable_until_ms: answered_ms.saturating_add(usable_ms),
         };
@@ -158,6 +159,9 @@ impl Turn {
         told: Option<&Told>,
     ) -> Option<(Held, Lease, RequestFacts)> {
         if self.session_key.is_none() || self.pool.reuse_is_off() {
+            return None;
+        }
+        if !self.read_alike(told) {
             return None;
         }
         let block_tokens = NonZeroU32::new(self.pool.config.block_tokens)?;
@@ -184,6 +188,30 @@ impl Turn {
         let most_ms = place.usable_until_ms.saturating_sub(now_ms);
         let ttl_ms = u32::try_from(most_ms).unwrap_or(u32::MAX).min(keep.ttl_ms);
         (ttl_ms > 0).then(|| (held, Lease::new(Keep { ttl_ms, ..keep }, now_ms), request))
+    }
+
+    /// Whether prefill computed of the tokens that decode says it holds. Each renders the prompt by itself, and a template may say what
+    /// day it is.
+    fn read_alike(&self, told: Option<&Told>) -> bool {
+        let pool = &self.pool.config.name;
+        let read =
+            self.prefill_read.as_deref().and_then(|list| serde_json::from_slice::<Vec<u32>>(list).ok());
+        let (Some(prefill), Some(decode)) = (read, told.and_then(|told| told.prompt_ids.as_deref())) else {
+            self.app.kept.missed(pool, Refusal::NoTokenIds.name());
+            return false;
+        };
+        if prefill == decode {
+            return true;
+        }
+        self.pool.metrics.fallback(Fallback::DecodeReadOtherwise);
+        let (prefill, decode) = (&self.prefill.name, &self.booking.worker().name);
+        self.app.telemetry.warn_once(&format!("decode read otherwise {pool} {decode}"), || {
+            format!(
+                "worker {decode:?} of pool {pool:?} read a prompt otherwise than {prefill:?}, whose KV it was given: its answer may not \
+                 be the prompt's, and its turn is not kept. Cure: one version and one chat template for all engines of a pool"
+            )
+        });
+        false
     }
 
     fn kept_turn(&self, blocks: Blocks, tokens: u32, lease: Lease, request: RequestFacts) -> KeptTurn {

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sluice_core::facts::Row;
-use sluice_core::health::State;
 use sluice_core::history::guard::{Prompt, Refusal};
 use sluice_core::history::tokens::Sequence;
 
-use super::asks;
 use super::attempt::Attempt;
 use super::call::Call;
 use super::tokenize;
@@ -111,20 +109,14 @@ impl Back {
         if call.pool.config.mode != PoolMode::Bidirectional {
             return None;
         }
-        let turn = take(call)?;
         let (cut, ids) = (call.found?.cut?, call.prompt_ids.clone()?);
-        let by_ids =
-            attempt.table.workers.get(prefill as usize).is_some_and(|worker| asks::takes_ids(worker));
+        let turn = take(call)?;
         let end = |turn: KeptTurn, fate: KeptFate| {
             call.app.kept.end(&**call.app, turn, fate);
             None
         };
-        let Blocks::Engine(engine) = turn.blocks.clone() else { return None };
-        let still_holds = {
-            let holder = turn.holder.seen();
-            holder.health.state == State::Up && holder.incarnation == engine.place.incarnation
-        };
-        if !still_holds {
+        let Blocks::Engine(engine) = turn.blocks.clone() else { return end(turn, KeptFate::Released) };
+        if !engine.place.is_held_by(&turn.holder.seen()) {
             return end(turn, KeptFate::Lost);
         }
         if millis(call.app.clock.elapsed()) >= engine.place.usable_until_ms {
@@ -137,18 +129,18 @@ impl Back {
         let Some(params) = engine.place.handle.for_prefill(&cut) else {
             return end(turn, KeptFate::Withheld);
         };
-        if cut.tokens() < turn.tokens {
+        // Less than a block at its end is never moved.
+        if cut.tokens().saturating_add(call.pool.config.block_tokens) <= turn.tokens {
             call.app.kept.missed(&call.pool.config.name, "cut");
         }
         call.app.kept.count(&turn, KeptFate::Taken);
         let (app, tokens) = (call.app.clone(), cut.tokens());
-        let params = if by_ids { ids.in_params(&params) } else { params };
         Some(Self { app, turn: Some(turn), tokens, ids, params, taken: Taken::default() })
     }
 
-    /// How the prefill engine has read the prompt, by its answer.
-    pub fn read(&self, answer: &[u8]) -> Read {
-        match self.ids.agree_with(answer) {
+    /// How the prefill engine has read the prompt, by the ids that it tells.
+    pub fn read(&self, read: Option<&[u8]>) -> Read {
+        match self.ids.agree_with(read) {
             Agreement::Same => Read::AsProven,
             Agreement::Differ { from } if from >= self.tokens as usize => Read::AsProven,
             Agreement::Differ { .. } => Read::Otherwise,
@@ -157,10 +149,11 @@ impl Back {
     }
 
     /// Prefill has answered, so it has fetched what it wanted, and its holder has freed the blocks. `cached_tokens`: of the prompt,
-    /// not computed there, if it says so.
-    pub fn came(mut self, cached_tokens: Option<u32>) {
+    /// not computed there, if it says so; of these it is believed to have had `own_tokens` itself.
+    pub fn came(mut self, cached_tokens: Option<u32>, own_tokens: u32) {
         if let Some(turn) = self.turn.take() {
             let tokens = cached_tokens.map_or(self.tokens, |cached| cached.min(self.tokens));
+            let tokens = tokens.saturating_sub(own_tokens);
             self.app.kept.reused(&turn.pool.config.name, tokens);
         }
     }

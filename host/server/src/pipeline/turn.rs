@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sluice_core::facts::{Facts, Finish, Row, SessionFacts};
 use sluice_core::failure::Failure;
 use sluice_core::history::chain::Chain;
@@ -65,6 +66,10 @@ pub(super) struct Turn {
     pub(super) is_pinned: bool,
     /// Which of its lives the decode engine was in when the leg was sent.
     pub(super) incarnation: u32,
+    /// When its process started, as it says.
+    pub(super) engine_started_s: Option<f64>,
+    /// Ids of the prompt as prefill read it, as a JSON list, if it told.
+    pub(super) prefill_read: Option<Bytes>,
     /// Where its request came in.
     pub(super) endpoint: Endpoint,
     mark: PromptMark,
@@ -104,7 +109,10 @@ impl Turn {
         dispatched: Duration,
     ) -> Self {
         let Attempt { call, facts, decision, turn_hold, .. } = attempt;
-        let incarnation = leg.worker().seen().incarnation;
+        let (incarnation, engine_started_s) = {
+            let engine = leg.worker().seen();
+            (engine.incarnation, engine.started_s)
+        };
         Self {
             app: call.app.clone(),
             pool: call.pool.clone(),
@@ -124,6 +132,8 @@ impl Turn {
             hold: turn_hold,
             is_pinned: false,
             incarnation,
+            engine_started_s,
+            prefill_read: None,
             endpoint: call.request.endpoint,
             leg,
             telling: None,
@@ -148,6 +158,11 @@ impl Turn {
         let telling = (asks.token_ids || self.is_pinned).then(|| Telling::of(&self.pool, request, asks));
         let makes_stream = asks.unstreamed.then(|| (request.endpoint, StreamOptions::of(request)));
         Self { telling, makes_stream, ..self }
+    }
+
+    /// Prefill told that it read these ids, a JSON list.
+    pub fn prefill_read(self, prefill_read: Option<Bytes>) -> Self {
+        Self { prefill_read, ..self }
     }
 
     /// What the prefill engine said, if decode was given its KV.

@@ -1,10 +1,11 @@
 //! The snapshot's file: who may have it, when it is written, and what is done about one that cannot be used.
 //!
 //! It is written beside, forced to disk and renamed over the old one, so there is always a whole one. A lock keeps a second host
-//! off. A hold may be used once: so what a file says of holds is gone from it before anybody is told of them.
+//! off. A hold may be used once: so what a file says of holds is gone from it before anybody is told of them. And an older file may be put
+//! back by hand: so the lock's own file names the last one that was written at a host's end, until it is read.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, ErrorKind};
+use std::io::{self, BufWriter, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +24,9 @@ use crate::clock::{Clock, millis};
 
 /// Who may read it: it names tenants and their conversations.
 const MODE: u32 = 0o600;
+
+/// The longest name read from the lock's file: a SHA-256 in hexadecimal.
+const NAME_BYTES_AT_MOST: u64 = 64;
 
 /// Why this host may not have the file.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +53,8 @@ impl NotOurs {
 #[derive(Debug)]
 pub struct SnapshotFile {
     path: PathBuf,
-    _lock: File,
+    /// Names the snapshot whose holds nobody has used since, by its checksum; or nothing.
+    lock: File,
 }
 
 /// Sessions with the file that they are saved to.
@@ -66,10 +71,11 @@ impl SnapshotFile {
     pub fn take(path: &Path) -> Result<Self, NotOurs> {
         let lock = beside(path, "lock");
         let unusable = |error| NotOurs::Unusable(lock.clone(), error);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(&lock);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(MODE).open(&lock);
         let file = file.map_err(unusable)?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: file }),
+            Ok(()) => Ok(Self { path: path.to_owned(), lock: file }),
             Err(TryLockError::WouldBlock) => Err(NotOurs::Taken(path.to_owned())),
             Err(TryLockError::Error(error)) => Err(unusable(error)),
         }
@@ -83,6 +89,24 @@ impl SnapshotFile {
         };
         let bytes = file.metadata()?.len();
         snapshot::read(file, bytes).map(Some)
+    }
+
+    /// Whether this is the file that a host has written at its end, and that nobody has read since. Only once for each.
+    fn is_unused(&self, contents: &Contents) -> io::Result<bool> {
+        let (mut lock, mut named) = (&self.lock, String::new());
+        lock.rewind()?;
+        lock.take(NAME_BYTES_AT_MOST).read_to_string(&mut named)?;
+        self.names("")?;
+        Ok(contents.at == SavedAt::End && named == contents.sha256)
+    }
+
+    /// From now on the lock's file names this one.
+    fn names(&self, sha256: &str) -> io::Result<()> {
+        let mut lock = &self.lock;
+        lock.set_len(0)?;
+        lock.rewind()?;
+        lock.write_all(sha256.as_bytes())?;
+        lock.sync_all()
     }
 
     /// Where one that cannot be used is kept for people to look at.
@@ -103,13 +127,16 @@ impl SnapshotFile {
         let new = beside(&self.path, "new");
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(&new)?;
         let when = (at, Moment::now(clock.wall_ms()), millis(clock.elapsed()));
-        let bytes = snapshot::write(sessions, holds, when, BufWriter::new(&file))?;
+        let written = snapshot::write(sessions, holds, when, BufWriter::new(&file))?;
         file.sync_all()?;
         fs::rename(&new, &self.path)?;
         // The rename itself, too, has to be on disk.
         File::open(self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new(".")))?
             .sync_all()?;
-        Ok(bytes)
+        if at == SavedAt::End {
+            self.names(&written.sha256)?;
+        }
+        Ok(written.bytes)
     }
 }
 
@@ -130,6 +157,13 @@ pub fn restore(app: &App, place: &Place) {
         Ok(None) => return save(app, place, SavedAt::Running),
         Err(why) => return refuse(app, place, &why),
     };
+    if contents.at == SavedAt::End && !place.file.is_unused(&contents).unwrap_or(false) {
+        tracing::warn!(
+            "{} was used before, or its .lock file is not its own: what engines held then is not used, since it may be others' by now",
+            place.file.path.display()
+        );
+        contents.at = SavedAt::Running;
+    }
     let now_ms = millis(app.clock.elapsed());
     let away = Moment::now(app.clock.wall_ms()).since(&contents.when);
     let ttl_ms = app.config.sessions.ttl_ms;

@@ -40,6 +40,9 @@ pub enum Refused {
     /// Over [`SNAPSHOT_BYTES_AT_MOST`].
     #[error("it has {0} bytes, more than the {SNAPSHOT_BYTES_AT_MOST} that are read")]
     TooLarge(u64),
+    /// Without a byte.
+    #[error("it is empty")]
+    Empty,
     /// Its first line is not a header.
     #[error("it does not begin as a snapshot of sessions does")]
     NoSnapshot,
@@ -100,9 +103,20 @@ struct Footer {
     sha256: String,
 }
 
+/// A file as it was written.
+#[derive(Debug)]
+pub struct Written {
+    /// How long it is.
+    pub bytes: u64,
+    /// Of all but its last line, in hexadecimal: no other file has it.
+    pub sha256: String,
+}
+
 /// What was in a file.
 #[derive(Debug)]
 pub struct Contents {
+    /// See [`Written::sha256`].
+    pub sha256: String,
     /// Whether the host went on after it.
     pub at: SavedAt,
     /// When it was written.
@@ -117,13 +131,13 @@ pub struct Contents {
     pub holds: Vec<Value>,
 }
 
-/// Writes all that is known; how many bytes it is.
+/// Writes all that is known.
 pub fn write(
     sessions: &Sessions,
     holds: &dyn SavesHolds,
     (at, when, now_ms): (SavedAt, Moment, u64),
     out: impl Write,
-) -> io::Result<u64> {
+) -> io::Result<Written> {
     let mut lines = Lines { out, hasher: Sha256::new(), bytes: 0 };
     lines.put(&Header { sluice_sessions: VERSION, at, when })?;
     for (name, gaps) in sessions.workloads() {
@@ -154,9 +168,9 @@ pub fn write(
         lines.put(&Record::Hold(hold))?;
     }
     let sha256 = hex(lines.hasher.clone());
-    lines.put(&Footer { sha256 })?;
+    lines.put(&Footer { sha256: sha256.clone() })?;
     lines.out.flush()?;
-    Ok(lines.bytes)
+    Ok(Written { bytes: lines.bytes, sha256 })
 }
 
 struct Lines<W> {
@@ -184,13 +198,13 @@ pub fn read(mut file: impl Read + Seek, bytes: u64) -> Result<Contents, Refused>
     if bytes > SNAPSHOT_BYTES_AT_MOST {
         return Err(Refused::TooLarge(bytes));
     }
-    let lines = verify(BufReader::new(&mut file))?;
+    let verified = verify(BufReader::new(&mut file))?;
     file.rewind()?;
-    take(BufReader::new(&mut file), lines)
+    take(BufReader::new(&mut file), verified)
 }
 
-/// How many lines stand before the checksum, if it is right.
-fn verify(mut file: impl BufRead) -> Result<usize, Refused> {
+/// How many lines stand before the checksum, if it is right, and that.
+fn verify(mut file: impl BufRead) -> Result<(usize, String), Refused> {
     let (mut line, mut hasher, mut number) = (Vec::new(), Sha256::new(), 0);
     let mut footer = None;
     while next(&mut file, &mut line)? {
@@ -211,9 +225,9 @@ fn verify(mut file: impl BufRead) -> Result<usize, Refused> {
         }
     }
     match footer {
-        None if number == 0 => Err(Refused::NoSnapshot),
+        None if number == 0 => Err(Refused::Empty),
         None => Err(Refused::CutOff),
-        Some(footer) if footer.sha256 == hex(hasher) => Ok(number),
+        Some(footer) if footer.sha256 == hex(hasher) => Ok((number, footer.sha256)),
         Some(_) => Err(Refused::Checksum),
     }
 }
@@ -229,11 +243,12 @@ fn next(file: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, Refused> {
     }
 }
 
-fn take(mut file: impl BufRead, lines: usize) -> Result<Contents, Refused> {
+fn take(mut file: impl BufRead, (lines, sha256): (usize, String)) -> Result<Contents, Refused> {
     let mut line = Vec::new();
     next(&mut file, &mut line)?;
     let header: Header = understood(&line, 1)?;
     let mut contents = Contents {
+        sha256,
         at: header.at,
         when: header.when,
         sessions: Vec::new(),

@@ -88,7 +88,7 @@ fn moment() -> Moment {
 fn written() -> Vec<u8> {
     let mut out = Vec::new();
     let when = (SavedAt::End, moment(), NOW_MS);
-    let bytes = snapshot::write(&known(), &TwoHolds, when, &mut out).expect("memory");
+    let bytes = snapshot::write(&known(), &TwoHolds, when, &mut out).expect("memory").bytes;
     assert_eq!(bytes, out.len() as u64);
     out
 }
@@ -148,7 +148,7 @@ fn no_other_file_is_believed() {
         text[..end].to_owned()
     }
     let cases: [(&str, Harm, &str); 11] = [
-        ("empty", |_| Vec::new(), "does not begin"),
+        ("empty", |_| Vec::new(), "it is empty"),
         ("something else", |_| b"\x7fELF\n\n".to_vec(), "does not begin"),
         ("cut within a line", |bytes| bytes[..bytes.len() / 2].to_vec(), "cut off"),
         ("cut between lines", |bytes| body(bytes).into_bytes(), "cut off"),

@@ -92,6 +92,8 @@ labels! {
         TurnUntold = "turn_untold",
         /// Prefill read a prompt otherwise than `/tokenize` did: decode computes it, and kept turns are not used any more.
         ReadOtherwise = "read_otherwise",
+        /// Decode read a prompt otherwise than the prefill whose KV it was given.
+        DecodeReadOtherwise = "decode_read_otherwise",
         /// It gave a hint that no engine knows.
         UnknownHint = "unknown_hint",
         /// Prefill gave no usable handle: decode computes the prompt.

@@ -106,7 +106,8 @@ async fn both(
 /// The decode leg, until its answer has begun.
 async fn decode(attempt: &Attempt<'_, '_>, leg: &mut Leg, spent: &Spent) -> Result<Began, Failed> {
     let deadline = Deadline::both(attempt.call);
-    let response = decode_leg::dispatched_to(attempt, leg, Some(spent), Asks::default(), deadline).await?;
+    let response =
+        decode_leg::dispatched_to(attempt, leg, Some(spent), (Asks::default(), None), deadline).await?;
     answer::begin(attempt.call, leg, response, &deadline).await
 }
 
@@ -121,12 +122,13 @@ fn unheard(call: &Call<'_>, spent: &Spent) -> Prefilled {
         said: Some(PrefillUsage { cached_tokens: None }),
         took: Duration::ZERO,
         answered: call.app.clock.elapsed(),
+        read: None,
     }
 }
 
 /// The prefill is over: what decode waits for comes soon, or never.
 fn over(call: &Call<'_>, done: Done, spent: &Spent) -> Prefilled {
-    let Done { by, kept, prompt_tokens, said, took, answered, booking } = done;
+    let Done { by, kept, prompt_tokens, said, took, answered, read, booking } = done;
     if kept.is_some() {
         spent.blocks().lease_began(prefill::lease_ends(call, answered));
         spent.prefilled();
@@ -134,5 +136,5 @@ fn over(call: &Call<'_>, done: Done, spent: &Spent) -> Prefilled {
         spent.will_not_come();
     }
     drop(booking);
-    Prefilled { by, held: None, mode: TransferMode::Push, prompt_tokens, said, took, answered }
+    Prefilled { by, held: None, mode: TransferMode::Push, prompt_tokens, said, took, answered, read }
 }
