@@ -59,12 +59,4 @@ impl Blocks {
             Self::Engine(engine) => holder.seen().incarnation > engine.place.incarnation,
         }
     }
-
-    /// From when on nobody may begin to read them, whatever their lease says.
-    pub fn usable_until_ms(&self) -> u64 {
-        match self {
-            Self::Hosted(_) => u64::MAX,
-            Self::Engine(engine) => engine.place.usable_until_ms,
-        }
-    }
 }

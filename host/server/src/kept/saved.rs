@@ -9,10 +9,8 @@ use serde_json::Value;
 use sluice_core::facts::{RequestFacts, Role};
 use sluice_core::history::Digest;
 use sluice_core::history::guard::Held;
-use sluice_core::history::saved::SavedAt;
 use sluice_core::history::scope::ConversationKey;
-use sluice_core::lease::Lease;
-use sluice_core::verdict::Keep;
+use sluice_core::kept::saved::{Left, Returned, SavedAt, returned};
 use tokio::time::{Instant, sleep};
 
 use super::{Blocks, EngineTurn, HeldTokens, KeptFate, KeptTurn, Place};
@@ -78,10 +76,17 @@ impl SavesHolds for SavedTurns {
         let mut uncertain = Vec::new();
         for saved in holds {
             let Ok(saved) = serde_json::from_value::<SavedTurn>(saved) else { continue };
-            let Some((key, turn)) = turn(&app, saved, away_ms, now_ms) else { continue };
-            match at {
-                SavedAt::End => app.kept.keep(&*app, key, turn, None),
-                SavedAt::Running => uncertain.push(turn),
+            let left = Left { lease_ms: saved.left_ms, usable_ms: saved.usable_ms };
+            match returned(at, left, away_ms) {
+                Returned::GoesOn(left) => {
+                    if let Some((key, turn)) = turn(&app, saved, left, now_ms) {
+                        app.kept.keep(&*app, key, turn, None);
+                    }
+                }
+                Returned::Uncertain(left) => {
+                    uncertain.extend(turn(&app, saved, left, now_ms).map(|(_, turn)| turn));
+                }
+                Returned::Expired => {}
             }
         }
         tracing::info!(
@@ -97,6 +102,7 @@ impl SavesHolds for SavedTurns {
 
 fn saved(key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<SavedTurn> {
     let Blocks::Engine(engine) = &turn.blocks else { return None };
+    let left = Left::of(turn, now_ms);
     Some(SavedTurn {
         key: key.clone(),
         pool: turn.pool.config.name.clone(),
@@ -108,20 +114,18 @@ fn saved(key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<SavedTur
         policy: turn.policy.to_string(),
         request: (*turn.request).clone(),
         seed: turn.seed,
-        left_ms: turn.lease.left_ms(now_ms),
+        left_ms: left.lease_ms,
         heartbeat_ms: turn.lease.heartbeat_ms(),
-        usable_ms: engine.place.usable_until_ms.saturating_sub(now_ms),
+        usable_ms: left.usable_ms,
         engine_started_s: turn.holder.seen().started_s,
     })
 }
 
-/// A turn as it goes on. `None` where its worker is not configured any more, or no time is left of it.
-fn turn(app: &App, saved: SavedTurn, away_ms: u64, now_ms: u64) -> Option<(ConversationKey, KeptTurn)> {
+/// A turn of which so much is left. `None` where its worker is not configured any more, or its pool keeps none by itself.
+fn turn(app: &App, saved: SavedTurn, left: Left, now_ms: u64) -> Option<(ConversationKey, KeptTurn)> {
     let pool = app.fleet.pools().iter().find(|pool| pool.config.name == saved.pool)?;
     let holder = pool.workers.iter().find(|worker| worker.id == saved.holder)?;
-    let usable_ms = saved.usable_ms.saturating_sub(away_ms);
-    let left_ms = saved.left_ms.saturating_sub(away_ms).min(usable_ms);
-    if left_ms == 0 || !pool.config.mode.engines_move_kv() {
+    if !pool.config.mode.engines_move_kv() {
         return None;
     }
     let incarnation = {
@@ -134,16 +138,15 @@ fn turn(app: &App, saved: SavedTurn, away_ms: u64, now_ms: u64) -> Option<(Conve
         handle: BackHandle::read(&saved.handle).ok()?,
         incarnation,
         endpoint: Endpoint::ALL.iter().copied().find(|endpoint| endpoint.path() == saved.endpoint)?,
-        usable_until_ms: now_ms + usable_ms,
+        usable_until_ms: left.usable_until_ms(now_ms),
     };
-    let ttl_ms = u32::try_from(left_ms).unwrap_or(u32::MAX);
     let tokens = place.handle.tokens;
     let handle = holder.hold_handle(&app.clock, 0);
     let turn = KeptTurn {
         blocks: Blocks::Engine(Arc::new(EngineTurn { place, held: saved.held })),
         holder: holder.clone(),
         tokens,
-        lease: Lease::new(Keep { ttl_ms, heartbeat_ms: saved.heartbeat_ms }, now_ms),
+        lease: left.lease(saved.heartbeat_ms, now_ms),
         mark: saved.mark,
         policy: saved.policy.into(),
         pool: pool.clone(),

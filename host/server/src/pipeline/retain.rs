@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sluice_core::default_policy;
 use sluice_core::facts::{Finish, RequestFacts, TurnEnd};
 use sluice_core::history::guard::{self, Held};
+use sluice_core::kept::deadlines;
 use sluice_core::lease::Lease;
 use sluice_core::verdict::{Keep, Retention};
 
@@ -130,12 +131,14 @@ impl Turn {
         told: Option<&Told>,
     ) -> Option<KeptTurn> {
         let answered_ms = millis(self.app.clock.elapsed());
-        let usable_ms = usable_for_ms(&self.pool.config, &self.app.config.server);
+        // Its holder's own clock began to run a little before, and the one who fetches the blocks has to be reached.
+        let margin_ms = self.app.config.server.connect_timeout_ms.saturating_add(HOLD_MARGIN_MS);
+        let ttl_ms = self.pool.config.decoder_ttl_ms;
         let place = Place {
             handle,
             incarnation: self.incarnation,
             endpoint: self.endpoint,
-            usable_until_ms: answered_ms.saturating_add(usable_ms),
+            usable_until_ms: deadlines::usable_until_ms(answered_ms, ttl_ms, margin_ms),
         };
         if let Some((held, lease, request)) = self.lease_of_engines(&place, counts, told) {
             let tokens = place.handle.tokens;
@@ -179,10 +182,8 @@ impl Turn {
         let blocks = self.booking.worker().seen().scraped.kv_blocks_total;
         self.has_room_for(place.handle.tokens, u64::from(blocks) * u64::from(block_tokens.get()))?;
         let now_ms = millis(self.app.clock.elapsed());
-        // No longer than the engine's own time for it.
-        let most_ms = place.usable_until_ms.saturating_sub(now_ms);
-        let ttl_ms = u32::try_from(most_ms).unwrap_or(u32::MAX).min(keep.ttl_ms);
-        (ttl_ms > 0).then(|| (held, Lease::new(Keep { ttl_ms, ..keep }, now_ms), request))
+        let lease = deadlines::lease_within(keep, place.usable_until_ms, now_ms)?;
+        Some((held, lease, request))
     }
 
     fn kept_turn(&self, blocks: Blocks, tokens: u32, lease: Lease, request: RequestFacts) -> KeptTurn {
@@ -240,10 +241,4 @@ impl Turn {
         self.app.kept.make_room(&*self.app, holder.id, above);
         Some(())
     }
-}
-
-/// How long after a turn's end its blocks may be asked for, in milliseconds: its holder's own clock began to run a little
-/// before, and the one who fetches them has to be reached.
-fn usable_for_ms(pool: &crate::config::Pool, server: &crate::config::Server) -> u64 {
-    pool.decoder_ttl_ms.saturating_sub(server.connect_timeout_ms.saturating_add(HOLD_MARGIN_MS))
 }
