@@ -329,10 +329,10 @@ impl Host {
         self.end_lost();
     }
 
-    /// Whether what is in the table is what did not end.
+    /// Whether what is in the table is what did not end, and not too much.
     pub fn adds_up(&self) -> bool {
         let tokens = self.live.values().map(|tokens| u64::from(*tokens)).sum();
-        !self.ended_twice && self.kept.size() == (self.live.len(), tokens)
+        !self.ended_twice && self.live.len() <= TURNS_AT_MOST && self.kept.size() == (self.live.len(), tokens)
     }
 
     fn all_over(&mut self, over: impl IntoIterator<Item = Kept>, why: &'static str) {

@@ -160,7 +160,7 @@ impl World {
         if self.host.adds_up() {
             Ok(())
         } else {
-            Err(self.broken(Rule::EndsOnce, "a turn ended twice or never".to_owned()))
+            Err(self.broken(Rule::EndsOnce, "a turn ended twice or never, or too many are kept".to_owned()))
         }
     }
 
