@@ -12,6 +12,7 @@
 //! - [`admission`]: who runs, waits and is shed; [`token_bucket`]: tokens per minute.
 //! - [`unfit_chars`]: what text of others may not bring into a line of ours.
 //! - [`history`]: which conversation a request continues, and what held KV is proven to be of its prompt.
+//! - [`kept`]: turns whose KV engines keep for the next one; [`lease`]: for how long.
 //! - [`session`]: what is remembered between the turns of a conversation.
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod failure;
 pub mod hash;
 pub mod health;
 pub mod history;
+pub mod kept;
 pub mod kv_proof;
 pub mod lease;
 pub mod load;

@@ -4,19 +4,18 @@
 //!   conversation that a request continues where its client names none.
 //! - [`tokens`]: sequences of tokens, and how far two of them are proven to be equal; [`guard`]: what of a holder's
 //!   KV may be used for a prompt.
-//! - [`branches`]: a conversation's few holds, each used at most once; [`saved`]: all of it as plain data.
+//!
+//! What is held, until when, and who gets it, is told in [`crate::kept`].
 //!
 //! Digests only find. What they find may be wrong (history edited, answers resent without their reasoning, another
 //! chat template), which costs time. Only equal token ids prove, and what is not proven is not used: the engines
 //! do not compare, and would answer as if the prompt had been another.
 
-pub mod branches;
 mod canonical;
 pub mod chain;
 mod digest;
 pub mod guard;
 pub mod lines;
-pub mod saved;
 pub mod scope;
 pub mod tokens;
 

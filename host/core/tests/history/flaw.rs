@@ -6,17 +6,19 @@ use std::fmt;
 pub enum Flaw {
     /// What is taken stays there.
     DoubleTake,
-    /// A hold's time is not looked at again before it is sent.
+    /// A turn's time is not looked at again before it is sent.
     NotAskedAgain,
-    /// Holds are used up to the last moment.
+    /// Turns are used up to the last moment.
     NoMargin,
     /// Tenants are no part of the key.
     CrossTenant,
     /// The newest branch is taken in the place of the proven one.
     BranchMixUp,
-    /// Each conversation counts epochs by itself.
-    EpochsRestart,
-    /// Holds come back from data that was written while the host went on.
+    /// Who finds its turn gone takes what else is there.
+    TakesAnother,
+    /// A policy's lease is believed where it outlives the engine's own time.
+    LeaseTrusted,
+    /// Turns come back from data that was written while the host went on.
     OldDataTrusted,
 }
 

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use sluice_core::history::branches::{Best, Hold, Holder};
-use sluice_core::history::guard::{Cut, Held, Prompt, Refusal, Told};
-use sluice_core::history::saved::SavedAt;
+use sluice_core::history::guard::{self, Cut, Held, Prompt};
 use sluice_core::history::scope::Scope;
 use sluice_core::history::tokens::Sequence;
+use sluice_core::kept::found::Found;
+use sluice_core::kept::saved::SavedAt;
+use sluice_core::verdict::Keep;
 
-use crate::engines::{Answer, Engine, Read, SKEW_AT_MOST};
+use crate::engines::{Answer, Engine, HELD_FOR_MS, Read, SKEW_AT_MOST};
 use crate::flaw::{Broken, Flaw, Rule};
-use crate::host::{Host, Place};
+use crate::host::{Host, Kept, Place, Told, Unfit};
 use crate::random::Random;
 use crate::talk::{self, Message};
 
@@ -47,11 +48,16 @@ struct Turn {
 
 /// What comes next of a turn.
 enum Phase {
-    Take(Best),
-    Send(Hold<u64>, Cut),
+    /// By a handle of this name.
+    Take(Found, u64),
+    Send(Kept, Cut),
     Read(Read, u64),
     Decode,
-    Answered { kept: Option<(u64, Held, Holder)>, at_ms: u64, answer: Message },
+    Answered {
+        told: Option<Told>,
+        at_ms: u64,
+        answer: Message,
+    },
 }
 
 pub struct World {
@@ -107,7 +113,7 @@ impl World {
         let ids = engines.iter().map(|engine| engine.id.clone()).collect();
         let block_tokens = NonZeroU32::MIN.saturating_add(random.below(4) as u32);
         let by_proofs = random.chance(50);
-        // In slow schedules holds expire, in fast ones they crowd.
+        // In slow schedules turns expire, in fast ones they crowd.
         let is_fast = random.chance(40);
         let (pace_ms, jumps_percent) = if is_fast { (15, 2) } else { (150, 30) };
         let opening = |random: &mut Random| vec![Message::any(10, random), Message::any(11, random)];
@@ -143,9 +149,10 @@ impl World {
             0..20 if self.turns.len() < TURNS_AT_MOST => self.ask(),
             0..78 if !self.turns.is_empty() => self.go_on()?,
             0..92 => self.time_passes(),
-            92..94 => self.restart_an_engine(),
-            94..96 => self.tell_of_engines(),
-            96 => self.host.sweep(self.now_ms),
+            92 => self.restart_an_engine(),
+            93 => self.tell_of_engines(),
+            94 | 95 => self.look(),
+            96 => self.end_something(),
             97 => self.host.save(SavedAt::Running, self.now_ms),
             98 => self.end_host(false),
             _ => self.end_host(true),
@@ -153,7 +160,7 @@ impl World {
         if self.host.adds_up() {
             Ok(())
         } else {
-            Err(self.broken(Rule::EndsOnce, "a hold ended twice or never".to_owned()))
+            Err(self.broken(Rule::EndsOnce, "a turn ended twice or never, or too many are kept".to_owned()))
         }
     }
 
@@ -191,11 +198,11 @@ impl World {
         let forks = place.from.as_ref().is_some_and(|from| *from != place.to);
         // A policy may want it computed.
         let is_wanted = !self.random.chance(20);
-        let phase = match self.host.best(&place, &prompt, self.now_ms) {
+        let phase = match self.host.find(&place, &prompt, self.now_ms) {
             Ok(_) if !is_wanted => Phase::Decode,
-            Ok(best) => {
+            Ok((found, handle)) => {
                 self.saw(if forks { "a fork found something" } else { "something was found" });
-                Phase::Take(best)
+                Phase::Take(found, handle)
             }
             Err(refusal) => {
                 self.saw(refusal.name());
@@ -210,32 +217,8 @@ impl World {
         let mut turn = self.turns.swap_remove(at);
         let way_ms = self.random.below(WAY_MS + 1);
         turn.phase = match std::mem::replace(&mut turn.phase, Phase::Decode) {
-            Phase::Take(best) => match self.host.take(&turn.place, best.epoch, self.now_ms) {
-                Ok(hold) => Phase::Send(hold, best.cut),
-                Err(refusal) => {
-                    self.saw(if refusal == Refusal::Gone {
-                        "a race was lost"
-                    } else {
-                        "expired before it was taken"
-                    });
-                    Phase::Decode
-                }
-            },
-            Phase::Send(hold, cut) if self.host.may_send(&hold, self.now_ms) => {
-                let read = Read {
-                    handle: hold.handle,
-                    engine: hold.holder.engine,
-                    scope: turn.scope,
-                    tokens: cut.tokens(),
-                    blocks: cut.blocks(),
-                    arrives_ms: self.now_ms + way_ms,
-                };
-                Phase::Read(read, hold.holder.worker)
-            }
-            Phase::Send(..) => {
-                self.saw("expired before it was sent");
-                Phase::Decode
-            }
+            Phase::Take(found, handle) => self.take(&turn, &found, handle),
+            Phase::Send(kept, cut) => self.send(&turn, kept, cut, way_ms),
             Phase::Read(read, worker) => {
                 self.read(&read, worker, &turn.prompt)?;
                 if turn.is_orphan {
@@ -244,13 +227,39 @@ impl World {
                 Phase::Decode
             }
             Phase::Decode => self.decode(&turn, way_ms),
-            Phase::Answered { kept, at_ms, answer } => {
-                self.end_turn(turn, kept, at_ms, answer);
+            Phase::Answered { told, at_ms, answer } => {
+                self.end_turn(turn, told, at_ms, answer);
                 return Ok(());
             }
         };
         self.turns.push(turn);
         Ok(())
+    }
+
+    fn take(&mut self, turn: &Turn, found: &Found, handle: u64) -> Phase {
+        if let Some(kept) = self.host.take(&turn.place, found.number) {
+            return Phase::Send(kept, found.cut.expect("it is proven"));
+        }
+        self.saw(match self.host.fate(handle) {
+            Some("taken") => "a race was lost",
+            Some("expired") => "expired before it was taken",
+            _ => "ended before it was taken",
+        });
+        Phase::Decode
+    }
+
+    fn send(&mut self, turn: &Turn, kept: Kept, cut: Cut, way_ms: u64) -> Phase {
+        match self.host.may_send(&kept, self.now_ms) {
+            Ok(()) => {
+                let Told { handle, worker, engine, .. } = kept.told;
+                let (scope, arrives_ms) = (turn.scope, self.now_ms + way_ms);
+                let (tokens, blocks) = (cut.tokens(), cut.blocks());
+                return Phase::Read(Read { handle, engine, scope, tokens, blocks, arrives_ms }, worker);
+            }
+            Err(Unfit::Late) => self.saw("expired before it was sent"),
+            Err(Unfit::Lost) => self.saw("lost before it was sent"),
+        }
+        Phase::Decode
     }
 
     fn read(&mut self, read: &Read, worker: u64, prompt: &[u32]) -> Result<(), Broken> {
@@ -278,7 +287,7 @@ impl World {
         let engine = &mut self.engines[worker as usize];
         self.handles += 1;
         let tokens = turn.prompt.len() + ids.len() - 1;
-        let held = Held::of_turn(&Told {
+        let held = Held::of_turn(&guard::Told {
             prompt_ids: Some(&turn.prompt),
             output_ids: Some(&ids),
             tokens: tokens as u32,
@@ -290,17 +299,18 @@ impl World {
         let held = if self.by_proofs { held.into_proofs(self.block_tokens) } else { held };
         let all = turn.prompt.iter().chain(&ids).copied().take(tokens).collect();
         engine.hold(self.handles, all, turn.scope, self.now_ms);
-        let kept = (self.handles, held, Holder { worker, engine: engine.id.clone() });
-        let kept = self.random.chance(90).then_some(kept);
-        Phase::Answered { kept, at_ms: self.now_ms + way_ms, answer }
+        let told = Told { handle: self.handles, held: held.into(), worker, engine: engine.id.clone() };
+        let told = self.random.chance(90).then_some(told);
+        Phase::Answered { told, at_ms: self.now_ms + way_ms, answer }
     }
 
-    fn end_turn(&mut self, turn: Turn, kept: Option<(u64, Held, Holder)>, at_ms: u64, answer: Message) {
+    fn end_turn(&mut self, turn: Turn, told: Option<Told>, at_ms: u64, answer: Message) {
         self.now_ms = self.now_ms.max(at_ms);
-        self.host.end_turn(&turn.place, self.now_ms);
-        if let Some((handle, held, holder)) = kept {
-            self.host.keep(&turn.place, handle, held, holder, at_ms, self.now_ms);
-        }
+        // Its policy may want it kept for longer than its engine does.
+        let ttl_ms = 200 + self.random.below(HELD_FOR_MS * 2) as u32;
+        let heartbeat_ms = self.random.chance(50).then(|| 50 + self.random.below(100) as u32);
+        let kept = told.map(|told| (told, Keep { ttl_ms, heartbeat_ms }));
+        self.host.end_turn(&turn.place, kept, at_ms, self.now_ms);
         // Asking again is to say nothing new.
         if self.random.chance(40) {
             return;
@@ -312,11 +322,11 @@ impl World {
         self.clients[turn.client].messages = messages;
     }
 
-    /// A little, or until about when some hold expires.
+    /// A little, or until about when some turn expires.
     fn time_passes(&mut self) {
         let which = self.random.index(8);
-        let at_ms = self.host.an_expiry_ms(which).filter(|_| self.random.chance(self.jumps_percent));
-        let to_ms = match at_ms {
+        let jumps = self.random.chance(self.jumps_percent);
+        let to_ms = match self.host.a_deadline_ms(which).filter(|_| jumps) {
             Some(at_ms) => (at_ms + self.random.below(60)).saturating_sub(30),
             None => self.now_ms + self.random.below(self.pace_ms),
         };
@@ -329,9 +339,23 @@ impl World {
     }
 
     fn tell_of_engines(&mut self) {
-        for (worker, engine) in (0..).zip(&self.engines) {
-            self.host.engine_is(worker, &engine.id);
+        let engines = self.engines.iter().map(|engine| engine.id.clone()).collect();
+        self.host.engines_are(engines);
+    }
+
+    fn look(&mut self) {
+        let random = &mut self.random;
+        self.host.look(self.now_ms, || random.chance(80).then(|| 50 + random.below(HELD_FOR_MS * 2) as u32));
+    }
+
+    /// A conversation by its client, or a turn since its holder needs the room.
+    fn end_something(&mut self) {
+        if self.random.chance(50) {
+            return self.host.make_room(self.random.below(WORKERS));
         }
+        let Client { scope, name, messages } = &self.clients[self.random.index(self.clients.len())];
+        let place = self.host.place(&self.scopes[*scope], *name, messages);
+        self.host.end_conversation(&place);
     }
 
     /// The host's process ends, orderly or not. What was sent arrives all the same.

@@ -155,7 +155,10 @@ impl Probe {
         };
         let Totals { transferred_bytes, transfer_seconds, .. } = metrics.totals;
         // An engine may restart between two looks; the ratio leaves negative observations out.
-        let is_another = seen.started_s.zip(metrics.started_s).is_some_and(|(before, now)| before != now);
+        let is_another = seen
+            .started_s
+            .zip(metrics.started_s)
+            .is_some_and(|(before_s, now_s)| scrape::is_another_life(before_s, now_s));
         if is_another || metrics.totals.external_prompt_tokens < seen.totals.external_prompt_tokens {
             self.pool.began_anew(&self.worker, &mut seen);
             seen.version = None;

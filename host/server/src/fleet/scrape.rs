@@ -42,6 +42,15 @@ pub struct Totals {
 /// When the engine's process started, in seconds since the epoch.
 const STARTED: &str = "process_start_time_seconds";
 
+/// Start times of one life differ by less than that, in seconds: written down and read again, a float's last digit may be another.
+/// Those of two lives differ by the start of a process.
+const ONE_LIFE_WITHIN_S: f64 = 0.001;
+
+/// Whether these start times, in seconds since the epoch, are of two lives.
+pub fn is_another_life(before_s: f64, now_s: f64) -> bool {
+    (before_s - now_s).abs() >= ONE_LIFE_WITHIN_S
+}
+
 /// Why a scrape is unusable.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("/metrics has no vllm:num_requests_running: is this a vLLM server?")]
@@ -140,6 +149,21 @@ vllm:num_requests_running
                 has_nixl: true,
             })
         );
+    }
+
+    #[test]
+    fn a_life_is_the_same_after_it_was_written_down() {
+        let read = |started_s: f64| -> f64 {
+            let text = serde_json::to_string(&started_s).expect("a number");
+            serde_json::from_str(&text).expect("a number")
+        };
+        for number in 0..10_000 {
+            let started_s = 1_796_047_000.0 + f64::from(number) * 0.013_700_1;
+            assert!(!is_another_life(started_s, read(started_s)), "{started_s}");
+            assert!(
+                is_another_life(started_s, started_s + 0.01) && is_another_life(started_s, started_s - 0.01)
+            );
+        }
     }
 
     #[test]

@@ -78,20 +78,4 @@ impl Blocks {
             Self::Engine(engine) => engine.place.is_lost_with(&holder.seen()),
         }
     }
-
-    /// When the engine's process started that keeps them by itself, if it said.
-    pub fn started_s(&self) -> Option<f64> {
-        match self {
-            Self::Hosted(_) => None,
-            Self::Engine(engine) => engine.place.started_s,
-        }
-    }
-
-    /// From when on nobody may begin to read them, whatever their lease says.
-    pub fn usable_until_ms(&self) -> u64 {
-        match self {
-            Self::Hosted(_) => u64::MAX,
-            Self::Engine(engine) => engine.place.usable_until_ms,
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use sluice_core::kept::Ended;
 
 /// What becomes of a kept turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,17 @@ pub enum KeptFate {
     Uncertain,
     /// Its holder could not be told to let it go: it stays until its own time is over.
     Unreleased,
+}
+
+impl From<Ended> for KeptFate {
+    fn from(why: Ended) -> Self {
+        match why {
+            Ended::Expired => Self::Expired,
+            Ended::Released => Self::Released,
+            Ended::Superseded => Self::Superseded,
+            Ended::Crowded => Self::Crowded,
+        }
+    }
 }
 
 impl KeptFate {

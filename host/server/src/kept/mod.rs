@@ -3,16 +3,16 @@
 //!
 //! A decode leg that may be kept names a hold ([`TurnHold`]), or its engine tells of one in its answer. When that is whole,
 //! `retain` is asked; what it keeps is a [`KeptTurn`] here, a few for each conversation. The next turn looks for the best
-//! ([`found`]) and takes it out, once, for its prefill leg. What may come of it is proven: by the engines, whose KV this host
+//! ([`sluice_core::kept::found`]) and takes it out, once, for its prefill leg. What may come of it is proven: by the engines, whose KV this host
 //! moves ([`sluice_engine_sdk::wire::Proof`]), and by token ids of engines that move it themselves
 //! ([`sluice_core::history::guard`]). The wheel ([`wheel`]) asks `heartbeat` when it is due, and ends what is over. The
 //! holds are the transfer core's or the engines'; here is only what this host wants of them.
+//!
+//! What is decided about them is pure, in [`sluice_core::kept`], and simulated there; here are its lock, its holders and its counters.
 
 mod blocks;
 mod figures;
-pub mod found;
 pub mod saved;
-mod table;
 #[cfg(test)]
 mod tests;
 mod turn_hold;
@@ -23,7 +23,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_core::facts::RequestFacts;
 use sluice_core::history::Digest;
 use sluice_core::history::chain::Chain;
+use sluice_core::history::guard::Held;
 use sluice_core::history::scope::ConversationKey;
+use sluice_core::kept::Turn;
+use sluice_core::kept::table::Table;
 use sluice_core::lease::Lease;
 use tokio::sync::Notify;
 
@@ -33,8 +36,10 @@ use crate::telemetry::metrics::Metrics;
 pub use blocks::{Blocks, EngineTurn, Hosted, Place};
 use figures::Counted;
 pub use figures::KeptFate;
-use table::Table;
 pub use turn_hold::{Reuse, TurnHold};
+
+/// Turns kept at a time: about 600 bytes each here; decode engines run out of blocks long before.
+const KEPT_AT_MOST: usize = 65_536;
 
 /// A conversation's KV, kept by a decode engine. A copy is for looking at: each turn is ended once, by who took it out.
 #[derive(Clone)]
@@ -61,20 +66,39 @@ pub struct KeptTurn {
     pub counted: Arc<HeldTokens>,
 }
 
-impl KeptTurn {
-    /// Whether a later turn with this history holds all that could be used of this one.
-    fn is_superseded_by(&self, later: &Self, chain: Option<&Chain>) -> bool {
-        if let (Blocks::Engine(one), Blocks::Engine(other)) = (&self.blocks, &later.blocks) {
-            return one.held.is_in(&other.held);
-        }
-        self.is_before(chain)
+impl Turn for KeptTurn {
+    fn holder(&self) -> u64 {
+        self.holder.id
     }
 
-    /// Whether a request with this history goes on where this turn's ended. One that was only asked again does not: both answers
-    /// may be continued. Of whom it is not known, it is believed.
-    fn is_before(&self, chain: Option<&Chain>) -> bool {
-        let (Some(mark), Some(chain)) = (self.mark, chain) else { return true };
-        mark != chain.mark() && chain.digests().contains(&mark)
+    fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    fn lease_mut(&mut self) -> &mut Lease {
+        &mut self.lease
+    }
+
+    fn mark(&self) -> Option<Digest> {
+        self.mark
+    }
+
+    fn held(&self) -> Option<&Held> {
+        match &self.blocks {
+            Blocks::Hosted(_) => None,
+            Blocks::Engine(engine) => Some(&engine.held),
+        }
+    }
+
+    fn usable_until_ms(&self) -> u64 {
+        match &self.blocks {
+            Blocks::Hosted(_) => u64::MAX,
+            Blocks::Engine(engine) => engine.place.usable_until_ms,
+        }
     }
 }
 
@@ -126,7 +150,7 @@ impl Drop for HeldTokens {
 
 /// All kept turns.
 pub struct KeptTurns {
-    table: Mutex<Table>,
+    table: Mutex<Table<KeptTurn>>,
     changed: Notify,
     counted: Counted,
 }
@@ -135,20 +159,20 @@ impl KeptTurns {
     /// None yet.
     pub fn new(metrics: &Metrics, pools: &[String]) -> Self {
         let counted = metrics.register(|registry| Counted::register(registry, pools));
-        Self { table: Mutex::default(), changed: Notify::new(), counted }
+        Self { table: Table::bounded(KEPT_AT_MOST).into(), changed: Notify::new(), counted }
     }
 
     /// Keeps a turn, of a request with this history. Those that it holds as well end, and the oldest where there are too many.
     pub fn keep(&self, holders: &impl Holders, key: ConversationKey, turn: KeptTurn, chain: Option<&Chain>) {
         self.count(&turn, KeptFate::Kept);
-        let ended = self.table().put(key, turn, |before, turn| before.is_superseded_by(turn, chain));
-        ended.into_iter().for_each(|(turn, fate)| self.end(holders, turn, fate));
+        let ended = self.table().put(key, turn, chain);
+        ended.into_iter().for_each(|(turn, why)| self.end(holders, turn, why.into()));
         self.changed.notify_one();
     }
 
     /// A turn of a conversation ended that is not kept: what it went on from is of no use any more.
     pub fn went_on(&self, holders: &impl Holders, key: &ConversationKey, chain: Option<&Chain>) {
-        let ended = self.table().take_of(key, |turn| turn.is_before(chain));
+        let ended = self.table().went_on(key, chain);
         ended.into_iter().for_each(|turn| self.end(holders, turn, KeptFate::Superseded));
     }
 
@@ -183,7 +207,7 @@ impl KeptTurns {
 
     /// Takes this very turn out for a request: nobody else gets it. `None` if somebody has, or it ended.
     pub fn take(&self, key: &ConversationKey, number: u64) -> Option<KeptTurn> {
-        self.table().take_this(key, number)
+        self.table().take(key, number)
     }
 
     /// Ends all that is kept of a conversation.
@@ -244,7 +268,7 @@ impl KeptTurns {
         self.table().size()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, Table<KeptTurn>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,10 +9,8 @@ use serde_json::Value;
 use sluice_core::facts::{RequestFacts, Role};
 use sluice_core::history::Digest;
 use sluice_core::history::guard::Held;
-use sluice_core::history::saved::SavedAt;
 use sluice_core::history::scope::ConversationKey;
-use sluice_core::lease::Lease;
-use sluice_core::verdict::Keep;
+use sluice_core::kept::saved::{Left, Returned, SavedAt, returned};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -83,12 +81,19 @@ impl SavesHolds for SavedTurns {
         let mut uncertain = Vec::new();
         for saved in holds {
             let Ok(saved) = serde_json::from_value::<SavedTurn>(saved) else { continue };
-            let Some((key, turn)) = turn(&app, saved, away_ms, now_ms) else { continue };
-            // It may be another engine by now, which does not say so.
-            let may_be_another = turn.blocks.started_s().is_none();
-            match at {
-                SavedAt::End if !may_be_another => app.kept.keep(&*app, key, turn, None),
-                SavedAt::End | SavedAt::Running => uncertain.push(turn),
+            let left = Left { lease_ms: saved.left_ms, usable_ms: saved.usable_ms };
+            // An engine that does not say when it started may be another by now.
+            let at = if saved.engine_started.is_some() { at } else { SavedAt::Running };
+            match returned(at, left, away_ms) {
+                Returned::GoesOn(left) => {
+                    if let Some((key, turn)) = turn(&app, saved, left, now_ms) {
+                        app.kept.keep(&*app, key, turn, None);
+                    }
+                }
+                Returned::Uncertain(left) => {
+                    uncertain.extend(turn(&app, saved, left, now_ms).map(|(_, turn)| turn));
+                }
+                Returned::Expired => {}
             }
         }
         tracing::info!(
@@ -105,6 +110,7 @@ impl SavesHolds for SavedTurns {
 
 fn saved(key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<SavedTurn> {
     let Blocks::Engine(engine) = &turn.blocks else { return None };
+    let left = Left::of(turn, now_ms);
     Some(SavedTurn {
         key: key.clone(),
         pool: turn.pool.config.name.clone(),
@@ -116,20 +122,18 @@ fn saved(key: &ConversationKey, turn: &KeptTurn, now_ms: u64) -> Option<SavedTur
         policy: turn.policy.to_string(),
         request: (*turn.request).clone(),
         seed: turn.seed,
-        left_ms: turn.lease.left_ms(now_ms),
+        left_ms: left.lease_ms,
         heartbeat_ms: turn.lease.heartbeat_ms(),
-        usable_ms: engine.place.usable_until_ms.saturating_sub(now_ms),
+        usable_ms: left.usable_ms,
         engine_started: engine.place.started_s.map(f64::to_bits),
     })
 }
 
-/// A turn as it goes on. `None` where its worker is not configured any more, or no time is left of it.
-fn turn(app: &App, saved: SavedTurn, away_ms: u64, now_ms: u64) -> Option<(ConversationKey, KeptTurn)> {
+/// A turn of which so much is left. `None` where its worker is not configured any more, or its pool keeps none by itself.
+fn turn(app: &App, saved: SavedTurn, left: Left, now_ms: u64) -> Option<(ConversationKey, KeptTurn)> {
     let pool = app.fleet.pools().iter().find(|pool| pool.config.name == saved.pool)?;
     let holder = pool.workers.iter().find(|worker| worker.id == saved.holder)?;
-    let usable_ms = saved.usable_ms.saturating_sub(away_ms);
-    let left_ms = saved.left_ms.saturating_sub(away_ms).min(usable_ms);
-    if left_ms == 0 || !pool.config.mode.engines_move_kv() {
+    if !pool.config.mode.engines_move_kv() {
         return None;
     }
     let place = Place {
@@ -138,16 +142,15 @@ fn turn(app: &App, saved: SavedTurn, away_ms: u64, now_ms: u64) -> Option<(Conve
         incarnation: holder.seen().incarnation + 1,
         started_s: saved.engine_started.map(f64::from_bits),
         endpoint: Endpoint::ALL.iter().copied().find(|endpoint| endpoint.path() == saved.endpoint)?,
-        usable_until_ms: now_ms + usable_ms,
+        usable_until_ms: left.usable_until_ms(now_ms),
     };
-    let ttl_ms = u32::try_from(left_ms).unwrap_or(u32::MAX);
     let tokens = place.handle.tokens;
     let handle = holder.hold_handle(&app.clock, 0);
     let turn = KeptTurn {
         blocks: Blocks::Engine(Arc::new(EngineTurn { place, held: saved.held })),
         holder: holder.clone(),
         tokens,
-        lease: Lease::new(Keep { ttl_ms, heartbeat_ms: saved.heartbeat_ms }, now_ms),
+        lease: left.lease(saved.heartbeat_ms, now_ms),
         mark: saved.mark,
         policy: saved.policy.into(),
         pool: pool.clone(),

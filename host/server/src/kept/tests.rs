@@ -11,6 +11,7 @@ use sluice_engine_sdk::wire::{EngineId, TransferId};
 use sluice_transfer::protocol::Peer;
 
 use sluice_core::history::scope::Scope;
+use sluice_core::kept::found;
 
 use super::*;
 use crate::clock::{Clock, SystemClock};
@@ -96,7 +97,7 @@ fn hold(blocks: &Blocks) -> u128 {
 
 /// Takes what a conversation would be given.
 fn take(kept: &KeptTurns, key: &ConversationKey) -> Option<KeptTurn> {
-    let found = kept.of_history(key, None, 0)?;
+    let found = found::of_history(&kept.of(key), None, 0)?;
     kept.take(key, found.number)
 }
 
@@ -347,51 +348,6 @@ fn turns_go_with_the_life_of_their_engine() {
     assert_eq!(*told.released.lock().expect("no panic"), [1]);
     bench.decode(0).seen().attachment = Attachment::Missing;
     kept.end_lost(&told);
-    assert_eq!((kept.size(), bench.held()), ((0, 0), (0, 0)));
-}
-
-/// Branches of a conversation: what a later turn goes on from ends, what was asked again and what went another way stays, few at
-/// a time.
-#[test]
-fn branches_are_kept_and_found_by_their_history() {
-    const KEEP: Keep = Keep { ttl_ms: 30_000, heartbeat_ms: None };
-    let (bench, told) = (Bench::new(), Told::default());
-    let kept = KeptTurns::new(&Metrics::default(), &[]);
-    let key = key(1);
-    let chain = |messages: &[&str]| {
-        let messages = messages.iter().map(|text| format!(r#"{{"role":"user","content":"{text}"}}"#));
-        let messages: Vec<_> = messages.collect();
-        let messages = messages.iter().map(|message| message.as_bytes());
-        Chain::of_messages(&key.scope, messages).expect("a chain")
-    };
-    let keep = |number: u64, messages: &[&str]| {
-        let chain = chain(messages);
-        let turn = KeptTurn { mark: Some(chain.mark()), ..bench.turn(number, 0, KEEP, 0) };
-        kept.keep(&told, key.clone(), turn, Some(&chain));
-    };
-    let found = |messages: &[&str]| {
-        let found = kept.of_history(&key, Some(&chain(messages)), 0).expect("something is kept");
-        let of: BTreeMap<_, _> = kept.of(&key).into_iter().collect();
-        (hold(&of[&found.number].blocks), found.tokens)
-    };
-    let released = || told.released.lock().expect("no panic").clone();
-    keep(1, &["a"]);
-    keep(2, &["a"]);
-    assert_eq!(released(), [], "asked again: both may be continued");
-    assert_eq!(found(&["a", "x", "b"]), (2, 12), "the newest of equals");
-    keep(3, &["a", "x", "b"]);
-    assert_eq!(released(), [1, 2], "it went on from them");
-    keep(4, &["a", "y", "c"]);
-    assert_eq!(released(), [1, 2], "another branch");
-    assert_eq!((found(&["a", "x", "b", "z", "d"]), found(&["a", "y", "c", "z", "d"])), ((3, 13), (4, 14)));
-    assert_eq!(found(&["other"]), (4, 0), "the engines find out what is true of it");
-    kept.went_on(&told, &key, Some(&chain(&["a", "y", "c", "z", "d"])));
-    assert_eq!(released(), [1, 2, 4]);
-    for (number, text) in [(5, "e"), (6, "f"), (7, "g"), (8, "h")] {
-        keep(number, &[text]);
-    }
-    assert_eq!(released(), [1, 2, 4, 3], "the oldest of too many");
-    kept.end_of(&told, &key, KeptFate::Released);
     assert_eq!((kept.size(), bench.held()), ((0, 0), (0, 0)));
 }
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use sluice_core::default_policy;
 use sluice_core::facts::{self, Facts, Row, SessionFacts};
 use sluice_core::history::scope::ConversationKey;
-use sluice_core::lease::Due;
+use sluice_core::kept::Turn;
+use sluice_core::kept::deadlines::{self, Next};
+use sluice_core::kept::table::DueTurn;
 use sluice_core::verdict::Renewal;
 use tokio::task::JoinSet;
 
-use super::table::DueTurn;
 use super::{Blocks, Holders, KeptFate, KeptTurn, KeptTurns};
 use crate::app::App;
 use crate::clock::millis;
@@ -78,38 +79,34 @@ pub(super) async fn look(kept: &KeptTurns, world: &impl World) -> Option<u64> {
 }
 
 /// The turn stays in its place meanwhile: the next turn of its conversation may have it, and an order to drain finds it.
-async fn look_after(kept: &KeptTurns, world: &impl World, due: DueTurn, now_ms: u64) {
+async fn look_after(kept: &KeptTurns, world: &impl World, due: DueTurn<KeptTurn>, now_ms: u64) {
     let DueTurn { key, number, turn } = due;
     let (blocks, mut lease) = (turn.blocks.clone(), turn.lease);
     let end = |fate| {
-        let turn = kept.table().take_this(&key, number);
+        let turn = kept.table().take(&key, number);
         turn.into_iter().for_each(|turn| kept.end(world, turn, fate));
     };
-    let grant_ms = match lease.due(now_ms) {
-        Due::Nothing => return kept.table().goes_on(&key, number, lease),
-        Due::Over => return end(KeptFate::Expired),
-        Due::Grant(grant_ms) => grant_ms,
-        Due::Ask => match world.asked(&key, &turn, now_ms) {
-            Some(for_ms) => {
-                // No longer than its engine's own time for it.
-                let most_ms = blocks.usable_until_ms().saturating_sub(now_ms);
-                lease.renewed(clamped(u64::from(for_ms).min(most_ms)), now_ms);
-                kept.count(&turn, KeptFate::Renewed);
-                lease.grant_ms(now_ms)
-            }
-            None => return end(KeptFate::Released),
-        },
-    };
+    let mut next = deadlines::next(&lease, now_ms, HOLD_MARGIN_MS);
+    if next == Next::Ask {
+        let wanted_ms = world.asked(&key, &turn, now_ms);
+        if wanted_ms.is_some() {
+            kept.count(&turn, KeptFate::Renewed);
+        }
+        let usable_until_ms = turn.usable_until_ms();
+        next = deadlines::answered(&mut lease, wanted_ms, usable_until_ms, now_ms, HOLD_MARGIN_MS);
+    }
     // It counts as kept by its holder until the last copy is gone.
     drop(turn);
-    if grant_ms <= HOLD_MARGIN_MS {
-        // No reader would begin any more.
-        return end(KeptFate::Expired);
+    match next {
+        Next::GoesOn | Next::Ask => {}
+        Next::End(why) => return end(why.into()),
+        Next::HoldOn(for_ms) => {
+            if !world.renewed(&blocks, for_ms).await {
+                return end(KeptFate::Lost);
+            }
+            lease.granted(for_ms, now_ms);
+        }
     }
-    if !world.renewed(&blocks, grant_ms).await {
-        return end(KeptFate::Lost);
-    }
-    lease.granted(grant_ms, now_ms);
     kept.table().goes_on(&key, number, lease);
 }
 

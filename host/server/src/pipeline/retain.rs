@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sluice_core::default_policy;
 use sluice_core::facts::{Finish, RequestFacts, TurnEnd};
 use sluice_core::history::guard::{self, Held, Refusal};
+use sluice_core::kept::deadlines;
 use sluice_core::lease::Lease;
 use sluice_core::verdict::{Keep, Retention};
 
@@ -130,14 +131,14 @@ impl Turn {
         told: Option<&Told>,
     ) -> Option<KeptTurn> {
         let answered_ms = millis(self.app.clock.elapsed());
-        let usable_ms =
-            usable_for_ms(self.pool.config.decoder_ttl_ms, self.app.config.server.connect_timeout_ms);
+        let ttl_ms = self.pool.config.decoder_ttl_ms;
+        let margin_ms = fetched_before_end_ms(self.app.config.server.connect_timeout_ms);
         let place = Place {
             handle,
             incarnation: self.incarnation,
             started_s: self.engine_started_s,
             endpoint: self.endpoint,
-            usable_until_ms: answered_ms.saturating_add(usable_ms),
+            usable_until_ms: deadlines::usable_until_ms(answered_ms, ttl_ms, margin_ms),
         };
         if let Some((held, lease, request)) = self.lease_of_engines(&place, counts, told) {
             let tokens = place.handle.tokens;
@@ -184,10 +185,8 @@ impl Turn {
         let blocks = self.booking.worker().seen().scraped.kv_blocks_total;
         self.has_room_for(place.handle.tokens, u64::from(blocks) * u64::from(block_tokens.get()))?;
         let now_ms = millis(self.app.clock.elapsed());
-        // No longer than the engine's own time for it.
-        let most_ms = place.usable_until_ms.saturating_sub(now_ms);
-        let ttl_ms = u32::try_from(most_ms).unwrap_or(u32::MAX).min(keep.ttl_ms);
-        (ttl_ms > 0).then(|| (held, Lease::new(Keep { ttl_ms, ..keep }, now_ms), request))
+        let lease = deadlines::lease_within(keep, place.usable_until_ms, now_ms)?;
+        Some((held, lease, request))
     }
 
     /// Whether prefill computed of the tokens that decode says it holds. Each renders the prompt by itself, and a template may say what
@@ -271,10 +270,10 @@ impl Turn {
     }
 }
 
-/// How long after a turn's end its blocks may be asked for, in milliseconds: its holder's own clock began to run a little
+/// How long before a turn's blocks may go it is asked for at the latest, in milliseconds: its holder's own clock began to run a little
 /// before, the one who fetches them has to be reached, and does not fetch at the last moment.
-fn usable_for_ms(decoder_ttl_ms: u64, connect_timeout_ms: u64) -> u64 {
-    decoder_ttl_ms.saturating_sub(connect_timeout_ms.saturating_add(HOLD_MARGIN_MS + DECLINED_BEFORE_END_MS))
+fn fetched_before_end_ms(connect_timeout_ms: u64) -> u64 {
+    connect_timeout_ms.saturating_add(HOLD_MARGIN_MS + DECLINED_BEFORE_END_MS)
 }
 
 #[cfg(test)]
@@ -286,7 +285,8 @@ mod tests {
         for (decoder_ttl_ms, connect_timeout_ms, usable_ms) in
             [(480_000, 2_000, 472_000), (9_000, 2_000, 1_000), (8_000, 2_000, 0), (2_000, 60_000, 0)]
         {
-            let usable = usable_for_ms(decoder_ttl_ms, connect_timeout_ms);
+            let margin_ms = fetched_before_end_ms(connect_timeout_ms);
+            let usable = deadlines::usable_until_ms(0, decoder_ttl_ms, margin_ms);
             assert_eq!(usable, usable_ms);
             let fetched_ms = usable + connect_timeout_ms + HOLD_MARGIN_MS;
             assert!(usable == 0 || fetched_ms + DECLINED_BEFORE_END_MS <= decoder_ttl_ms);

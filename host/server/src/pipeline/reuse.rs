@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use sluice_core::facts::Row;
 use sluice_core::history::guard::{Prompt, Refusal};
 use sluice_core::history::tokens::Sequence;
+use sluice_core::kept::Turn;
+use sluice_core::kept::found::{self, Found};
 
 use super::attempt::Attempt;
 use super::call::Call;
@@ -15,7 +17,6 @@ use crate::app::App;
 use crate::clock::millis;
 use crate::config::PoolMode;
 use crate::http::segments::Taken;
-use crate::kept::found::{self, Found};
 use crate::kept::{Blocks, KeptFate, KeptTurn};
 use crate::off_loop;
 use crate::prompt_ids::{Agreement, PromptIds};
@@ -27,7 +28,7 @@ pub(super) async fn find(call: &mut Call<'_>) {
     let now_ms = millis(call.app.clock.elapsed());
     match call.pool.config.mode {
         PoolMode::HostManaged => {
-            call.found = call.app.kept.of_history(&key, call.chain.as_deref(), now_ms);
+            call.found = found::of_history(&call.app.kept.of(&key), call.chain.as_deref(), now_ms);
         }
         PoolMode::Bidirectional => {
             let turns = call.app.kept.of(&key);
@@ -119,7 +120,7 @@ impl Back {
         if !engine.place.is_held_by(&turn.holder.seen()) {
             return end(turn, KeptFate::Lost);
         }
-        if millis(call.app.clock.elapsed()) >= engine.place.usable_until_ms {
+        if !turn.is_usable(millis(call.app.clock.elapsed())) {
             return end(turn, KeptFate::Expired);
         }
         let saves = cut.tokens().saturating_sub(attempt.cached_tokens(prefill));

@@ -1,7 +1,7 @@
 //! The snapshot's part that this store does not know: what engines hold of conversations.
 
 use serde_json::Value;
-use sluice_core::history::saved::SavedAt;
+use sluice_core::kept::saved::SavedAt;
 
 /// Whoever knows what engines hold. Its data is opaque to the snapshot: one value is one line of the file.
 pub trait SavesHolds: Send + Sync {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::history::saved::SavedAt;
+use sluice_core::kept::saved::SavedAt;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, spawn_blocking};
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use sluice_core::history::Digest;
-use sluice_core::history::saved::SavedAt;
 use sluice_core::history::scope::{Conversation, ConversationKey, Scope};
+use sluice_core::kept::saved::SavedAt;
 use sluice_core::session::{Gaps, Session};
 
 use super::moment::Moment;

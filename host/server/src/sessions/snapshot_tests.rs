@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sluice_core::history::chain::Chain;
-use sluice_core::history::saved::SavedAt;
 use sluice_core::history::scope::Scope;
+use sluice_core::kept::saved::SavedAt;
 use sluice_core::session::{PromptMark, TurnRecord};
 use tempfile::TempDir;
 
