@@ -89,6 +89,16 @@ impl Emulator {
         Ok(self.metrics().await?.sum("vllm:nixl_bytes_transferred_sum", &[]))
     }
 
+    /// Waits until it knows that it is attached to its host.
+    pub async fn until_attached(&self, within: Duration) -> Result<(), HarnessError> {
+        let what = format!("{} to be attached", self.url);
+        until(&what, within, async || {
+            let metrics = self.metrics().await.ok()?;
+            (metrics.sum("sluice:kv_link_attached", &[]) == 1.0).then_some(())
+        })
+        .await
+    }
+
     /// Waits until it runs so many requests.
     pub async fn until_running(&self, requests: u32, within: Duration) -> Result<(), HarnessError> {
         let what = format!("{requests} requests running at {}", self.url);

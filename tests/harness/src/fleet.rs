@@ -131,6 +131,10 @@ impl FleetPlan {
         if self.attached {
             let all = plans.len() as f64;
             host.until_metric("sluice_transfer_engines", &[], |count| count == all, ATTACHED_WITHIN).await?;
+            // An engine hears of it a moment after the host knows.
+            for worker in &workers {
+                worker.until_attached(ATTACHED_WITHIN).await?;
+            }
         }
         Ok(Fleet { host, workers, gates, plans, names, folder })
     }
