@@ -17,15 +17,15 @@ use crate::http::token_ids::Found;
 use crate::request::{ClientRequest, Endpoint, STRIPPED};
 use crate::telemetry::labels::Tokenized;
 
-/// What `/tokenize` takes of a chat, and reads as a chat does.
-const OF_CHATS: [&str; 8] = [
+/// What `/tokenize` takes of a chat, and reads as a chat does. Not a template of the client's own: one that throws dice, or tells the
+/// time, makes another prompt each time.
+const OF_CHATS: [&str; 7] = [
     "model",
     "messages",
     "tools",
     "add_generation_prompt",
     "continue_final_message",
     "add_special_tokens",
-    "chat_template",
     "chat_template_kwargs",
 ];
 
@@ -88,7 +88,8 @@ const HARMLESS: [&str; 51] = [
 ];
 
 /// Members that are known to act on prompts, or on how they are cut: to be named.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
+    "chat_template",
     "documents",
     "echo",
     "function_call",
@@ -104,6 +105,9 @@ const KNOWN: [&str; 14] = [
     "truncate_prompt_tokens",
     "truncation_side",
 ];
+
+/// Those of them that bring what no token tells of, or say how such is read.
+const OF_MEDIA: [&str; 3] = ["media_io_kwargs", "mm_processor_kwargs", "prompt_embeds"];
 
 /// An older name of a message's member: generation endpoints rename it, and `/tokenize` does not.
 const RENAMED: &str = "reasoning_content";
@@ -251,6 +255,18 @@ pub fn source(request: &ClientRequest<'_>) -> Result<Source, NoIds> {
         },
     };
     Ok(Source::Asked(request.only(taken, prompt.as_slice())))
+}
+
+/// Whether a request may bring, beside its prompt, what that prompt's token ids say nothing of. Who knows what is in a member that
+/// nobody knows.
+pub fn may_bring_media(request: &ClientRequest<'_>) -> bool {
+    let is_told_by_tokens = |name: &str| {
+        let known = [&OF_CHATS[..], &OF_COMPLETIONS, &HARMLESS, &KNOWN, &STRIPPED]
+            .iter()
+            .any(|all| all.contains(&name));
+        known && !OF_MEDIA.contains(&name)
+    };
+    request.members.names().any(|name| request.members.get(name).is_some() && !is_told_by_tokens(name))
 }
 
 fn is_harmless(request: &ClientRequest<'_>, name: &str) -> bool {

@@ -40,6 +40,7 @@ fn what_may_act_on_the_prompt_refuses() {
     let member = NoIds::NotRenderable;
     for (extra, expected) in [
         (r#""documents":[{"a":"b"}]"#, member("documents")),
+        (r#""chat_template":"{{ range(9) | random }}""#, member("chat_template")),
         (r#""reasoning_effort":"low""#, member("reasoning_effort")),
         (r#""response_format":{"type":"json_object"}"#, member("response_format")),
         (r#""truncate_prompt_tokens":-1"#, member("truncate_prompt_tokens")),
@@ -63,6 +64,29 @@ fn what_may_act_on_the_prompt_refuses() {
     for (extra, known) in [(r#""suffix":"x""#, "suffix"), (r#""messages":[1]"#, "a member of another name")] {
         let body = format!(r#"{{"model":"m","prompt":"x",{extra}}}"#);
         assert_eq!(asked(Endpoint::Completions, &body), Err(member(known)));
+    }
+}
+
+#[test]
+fn what_may_be_beside_a_prompt_counts_as_media() {
+    for (extra, expected) in [
+        (r#""temperature":0,"tools":[],"response_format":{},"chat_template":"x","cache_salt":"x""#, false),
+        (r#""prompt_embeds":null,"a_new_member":null"#, false),
+        (r#""prompt_embeds":"x""#, true),
+        (r#""prompt\u005fembeds":["x"]"#, true),
+        (r#""prompt_embeds":null,"prompt_embeds":"x""#, true),
+        (r#""mm_processor_kwargs":{}"#, true),
+        (r#""media_io_kwargs":{}"#, true),
+        (r#""multi_modal_data":{}"#, true),
+    ] {
+        let body = Bytes::from(format!(r#"{{"model":"m","prompt":"x","messages":[],{extra}}}"#));
+        for endpoint in [Endpoint::Chat, Endpoint::Completions] {
+            let request = ClientRequest::parse(endpoint, &HeaderMap::new(), &body).expect("a request");
+            // Each endpoint's own prompt is unknown to the other.
+            let other = if endpoint == Endpoint::Chat { "prompt" } else { "messages" };
+            assert!(request.members.has(other));
+            assert_eq!(may_bring_media(&request), expected, "{extra}");
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::http::segments::Segments;
 use crate::identity::conversation;
 use crate::off_loop;
 use crate::output_limit::{OutputLimit, Zero};
+use crate::prompt_ids::may_bring_media;
 use crate::splitting::unsplittable;
 
 /// A generation endpoint.
@@ -176,14 +177,15 @@ impl<'a> ClientRequest<'a> {
     /// # Errors
     /// See [`NoChain`]; a list of messages that is none has no history.
     pub fn history(&self, scope: &Scope) -> Result<Chain, NoChain> {
-        match self.endpoint {
+        let chain = match self.endpoint {
             Endpoint::Completions => Chain::of_text(scope, self.prompt_text()),
             Endpoint::Chat => {
                 let messages = self.members.read::<Vec<&RawValue>>(self.endpoint.prompt_member());
                 let messages = messages.ok().flatten().unwrap_or_default();
                 Chain::of_messages(scope, messages.into_iter().map(|message| message.get().as_bytes()))
             }
-        }
+        };
+        chain.map(|chain| if may_bring_media(self) { chain.beside_media() } else { chain })
     }
 
     /// The body for one worker that does it all, or for decode: as the client sent it, less what is stripped,
@@ -196,7 +198,7 @@ impl<'a> ClientRequest<'a> {
     pub fn body_asking(&self, kv_transfer_params: Option<&str>, asks: Asks) -> Segments {
         let mut set = self.host_members();
         set.extend(kv_transfer_params.map(|params| ("kv_transfer_params", params)));
-        set.extend((asks.token_ids && !self.wants_token_ids()).then_some(RETURN_TOKEN_IDS));
+        set.extend((asks.token_ids && self.wants_token_ids() == Some(false)).then_some(RETURN_TOKEN_IDS));
         if !asks.unstreamed {
             return self.members.splice(self.text, &STRIPPED, &set);
         }
@@ -218,7 +220,7 @@ impl<'a> ClientRequest<'a> {
         self.prefill_body_asking(kv_transfer_params, false)
     }
 
-    /// The same, with the prompt's token ids in its answer if they are asked for.
+    /// The same, with the prompt's token ids in its answer if they are asked for, whatever the client says: it never sees this answer.
     pub fn prefill_body_asking(&self, kv_transfer_params: &str, token_ids: bool) -> Segments {
         let mut dropped = STRIPPED.to_vec();
         dropped.extend(["stream_options", "min_tokens"]);
@@ -227,7 +229,7 @@ impl<'a> ClientRequest<'a> {
         if self.members.has("max_completion_tokens") {
             set.push(("max_completion_tokens", "1"));
         }
-        set.extend((token_ids && !self.wants_token_ids()).then_some(RETURN_TOKEN_IDS));
+        set.extend(token_ids.then_some(RETURN_TOKEN_IDS));
         self.members.splice(self.text, &dropped, &set)
     }
 }
@@ -238,10 +240,14 @@ impl ClientRequest<'_> {
         self.set_by_host.push((name, json));
     }
 
-    /// Whether the client itself asks for token ids. What engines may take for a yes counts as one, since it is left as
-    /// it is.
-    pub fn wants_token_ids(&self) -> bool {
-        self.members.get(RETURN_TOKEN_IDS.0).is_some_and(|asked| asked.get() != "false")
+    /// Whether the client itself asks for token ids. `None` where that is for its engine to say, which may take `0` for a no, or refuse
+    /// it.
+    pub fn wants_token_ids(&self) -> Option<bool> {
+        match self.members.get(RETURN_TOKEN_IDS.0).map(|asked| asked.get()) {
+            None | Some("false") => Some(false),
+            Some("true") => Some(true),
+            Some(_) => None,
+        }
     }
 
     /// Output tokens of all answers that the client asks for.
@@ -423,9 +429,10 @@ mod tests {
             ("", asks(true, false), r#","return_token_ids":true"#),
             (r#","return_token_ids":false"#, asks(true, false), r#","return_token_ids":true"#),
             (r#","return_token_ids":null,"n":1"#, asks(true, false), r#","n":1,"return_token_ids":true"#),
-            // Its own word stays, whatever engines make of it.
+            // Its own word stays, where it is not a no.
             (r#","return_token_ids":true,"n":1"#, asks(true, false), r#","return_token_ids":true,"n":1"#),
             (r#","return_token_ids":"no""#, asks(true, false), r#","return_token_ids":"no""#),
+            (r#","return_token_ids":0"#, asks(true, false), r#","return_token_ids":0"#),
             (r#","return_token_ids":true"#, asks(false, false), r#","return_token_ids":true"#),
             (
                 r#","stream":true,"stream_options":{"include_usage":true}"#,
@@ -439,10 +446,13 @@ mod tests {
             let sent = String::from_utf8(request.body_asking(None, asks).joined()).expect("UTF-8");
             assert_eq!(sent, chat(expected), "{extra}");
         }
-        let body = chat("");
-        let request = parse(Endpoint::Chat, &body).expect("valid");
-        let asked = String::from_utf8(request.prefill_body_asking(ASKED, true).joined()).expect("UTF-8");
-        assert!(asked.contains(r#""return_token_ids":true"#), "{asked}");
+        for said in ["true", "false", "null", "0", "1", "\"no\"", "[]"] {
+            let body = chat(&format!(r#","return_token_ids":{said}"#));
+            let request = parse(Endpoint::Chat, &body).expect("valid");
+            let asked: serde_json::Value =
+                serde_json::from_slice(&request.prefill_body_asking(ASKED, true).joined()).expect("JSON");
+            assert_eq!(asked["return_token_ids"], true, "{said}");
+        }
     }
 
     #[test]

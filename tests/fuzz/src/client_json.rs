@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 use hyper::HeaderMap;
+use serde_json::Value;
 use sluice::http::members::Members;
 use sluice::request::{ClientRequest, Endpoint};
+use sluice_core::history::scope::Scope;
 
 use crate::strict;
 
@@ -31,7 +33,7 @@ const OF_THE_LEG: [&str; 5] =
 const HANDLE: &str = r#"{"do_remote_prefill":true,"remote_block_ids":[[1,2]]}"#;
 
 /// A body is read as serde_json reads it; each leg's body says the same, less what is stripped. Says whether the input is
-/// a request at all.
+/// a request at all. Media in it are never taken for text.
 pub fn check(input: &[u8]) -> bool {
     if strict::agreed_members(input).is_none() {
         return false;
@@ -42,6 +44,7 @@ pub fn check(input: &[u8]) -> bool {
         let Ok(request) = ClientRequest::parse(endpoint, &HeaderMap::new(), &body) else { continue };
         is_request = true;
         assert!(request.prompt_text().len() <= input.len());
+        media(&request, input);
         written(input, &request.body(None).joined(), None, &[]);
         written(input, &request.body(Some(HANDLE)).joined(), Some(HANDLE), &[]);
         let prefill = request.prefill_body(sluice::handle::ASKED).joined();
@@ -53,6 +56,51 @@ pub fn check(input: &[u8]) -> bool {
         assert!(!members.has("stream_options") && !members.has("min_tokens"));
     }
     is_request
+}
+
+/// What has no media by its digests has none by what an engine looks for: a type, a member that stands for one, a name of media that
+/// was sent before, embeddings in place of a prompt.
+fn media(request: &ClientRequest<'_>, input: &[u8]) {
+    const MARKS: [&str; 9] = [
+        "uuid",
+        "image_url",
+        "input_image",
+        "image_embeds",
+        "audio_url",
+        "input_audio",
+        "video_url",
+        "prompt_embeds",
+        "image_pil",
+    ];
+    let scope = Scope {
+        tenant: String::new(),
+        model: String::new(),
+        adapter: None,
+        salt: None,
+        endpoint: request.endpoint.path().into(),
+    };
+    let Ok(body) = serde_json::from_slice::<Value>(input) else { return };
+    if request.history(&scope).map_or(true, |chain| chain.has_media()) {
+        return;
+    }
+    assert!(body["prompt_embeds"].is_null());
+    if request.endpoint == Endpoint::Completions {
+        let is_prompt = |prompt: &Value| prompt.is_string() || prompt.is_number() || prompt.is_array();
+        assert!(is_prompt(&body["prompt"]));
+        assert!(body["prompt"].as_array().is_none_or(|prompts| prompts.iter().all(is_prompt)));
+        return;
+    }
+    for message in body["messages"].as_array().into_iter().flatten() {
+        assert!(message.is_object() && message["audio"].as_object().is_none());
+        let content = &message["content"];
+        assert!(content.is_null() || content.is_string() || content.is_array());
+        for part in content.as_array().into_iter().flatten().filter(|part| !part.is_string()) {
+            let members = part.as_object().expect("a part is an object");
+            let kind = part["type"].as_str().expect("a part says what it is");
+            assert!(["text", "input_text", "output_text", "refusal", "thinking"].contains(&kind), "{kind}");
+            assert!(MARKS.iter().all(|mark| !members.contains_key(*mark)), "{part}");
+        }
+    }
 }
 
 /// Checks a leg's body against the client's.

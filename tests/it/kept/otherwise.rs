@@ -182,3 +182,39 @@ async fn what_is_not_known_to_be_right_is_not_used() {
         host.until_metric("sluice_worker_handles", &prefill, |handles| handles == 0.0, SOON).await.unwrap();
     }
 }
+
+/// A client's own word on token ids is its engine's to read. It hides nothing of what the host must know, and nobody else loses
+/// anything by it.
+#[tokio::test]
+async fn what_a_client_says_of_token_ids_is_its_own_matter() {
+    for said in
+        [json!(true), json!(false), Value::Null, json!(0), json!(1), json!("no"), json!("yes"), json!([])]
+    {
+        let (prefill, decode) = (prefill(Reads::AsItSays).await, decode().await);
+        let guest = PolicyFile::guest("keeps-turns", "keeps-turns").unwrap();
+        let plan = HostPlan::new(Mode::Bidirectional).policy("keeps-turns");
+        let plan = plan.worker("prefill", prefill.url()).worker("decode", decode.url());
+        let host = Host::start(&plan, &[guest]).await.unwrap();
+        host.until_ready().await.unwrap();
+        ask(&host, "hello").await;
+        let body = json!({
+            "model": "emulated", "prompt": "hello again", "max_tokens": 8, "conversation_id": "c", "return_token_ids": said,
+        });
+        let answer = host.client().post("/v1/completions", &body).await.unwrap();
+        let sees_ids = answer.json()["choices"][0]["token_ids"].is_array();
+        assert_eq!((answer.status, sees_ids), (200, said == true), "{said}");
+        let legs = |engine: &MockEngine, max_tokens: u32| {
+            let legs = engine.seen().into_iter().filter(|leg| leg.body["max_tokens"] == max_tokens);
+            legs.map(|leg| leg.body["return_token_ids"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(legs(&prefill, 1)[1], true, "{said}");
+        let is_known = said.is_boolean() || said.is_null();
+        assert_eq!(legs(&decode, 8)[1], if is_known { json!(true) } else { said.clone() });
+        // Whoever asks next finds reuse as it was.
+        let metrics = host.metrics().await.unwrap();
+        let fallbacks = metrics.sum("sluice_fallbacks_total", &[("reason", "read_otherwise")]);
+        let count = |event| metrics.sum("sluice_kept_turns_total", &[("event", event)]);
+        let kept = if is_known { 2.0 } else { 1.0 };
+        assert_eq!((fallbacks, count("taken"), count("kept")), (0.0, 1.0, kept), "{said}");
+    }
+}

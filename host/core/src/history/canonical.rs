@@ -9,6 +9,10 @@
 //! - an answer's reasoning: clients leave it out in one turn or another, and chat templates do as well.
 //!
 //! Numbers are told apart as they are written, and so are names that are escaped: nobody writes those in two ways.
+//!
+//! Media are what is not proven to be text. Engines look for them in a message's content by members that stand for others, by the last
+//! of two with one name, by escaped names. So all of a message has to be known: its members, each once and plainly written, what its
+//! content is, and in that each part.
 
 use super::Digest;
 use super::digest::Hasher;
@@ -19,8 +23,31 @@ const DEPTH_AT_MOST: usize = 32;
 /// Of a message, not looked at.
 const REASONING: [&[u8]; 2] = [b"reasoning", b"reasoning_content"];
 
-/// Types of a content's parts that are text, so that their tokens say all about them.
-const TEXT_TYPES: [&[u8]; 5] = [b"text", b"input_text", b"output_text", b"refusal", b"thinking"];
+/// Members of a message that are text, so that their tokens say all about them; its content is looked into.
+const TEXT_MEMBERS: [&[u8]; 10] = [
+    b"role",
+    b"content",
+    b"name",
+    b"tool_calls",
+    b"tool_call_id",
+    b"function_call",
+    b"reasoning",
+    b"reasoning_content",
+    b"refusal",
+    b"annotations",
+];
+
+/// Types of a content's parts that are text, each with the member that the text is in.
+const TEXT_PARTS: [(&[u8], &[u8]); 5] = [
+    (b"text", b"text"),
+    (b"input_text", b"text"),
+    (b"output_text", b"text"),
+    (b"refusal", b"refusal"),
+    (b"thinking", b"thinking"),
+];
+
+/// Of a part: it tells where to cache, and is no part of the prompt.
+const CACHE_CONTROL: &[u8] = b"cache_control";
 
 /// A value that says nothing.
 const NOTHING: Digest = Digest([0; 16]);
@@ -59,6 +86,41 @@ impl Place {
     fn of_item(self) -> Self {
         if self == Self::Content { Self::Part } else { Self::Elsewhere }
     }
+
+    /// Whether a value that begins so can be text here.
+    fn may_be_text(self, first: u8) -> bool {
+        match self {
+            Self::Message => first == b'{',
+            // `null` among them.
+            Self::Content => matches!(first, b'[' | b'"' | b'n'),
+            Self::Part => matches!(first, b'{' | b'"'),
+            Self::Elsewhere => true,
+        }
+    }
+}
+
+/// What has been read of a part.
+#[derive(Default)]
+struct Part<'a> {
+    kind: Option<&'a [u8]>,
+    text_in: Option<&'a [u8]>,
+    has_others: bool,
+}
+
+impl<'a> Part<'a> {
+    fn member(&mut self, name: &'a [u8], value: &'a [u8]) {
+        if name == b"type" {
+            self.kind = unquoted(value);
+        } else if name != CACHE_CONTROL {
+            self.has_others |= self.text_in.is_some() || unquoted(value).is_none();
+            self.text_in = Some(name);
+        }
+    }
+
+    fn is_text(&self) -> bool {
+        let (Some(kind), Some(text_in)) = (self.kind, self.text_in) else { return false };
+        !self.has_others && TEXT_PARTS.contains(&(kind, text_in))
+    }
 }
 
 struct Reader<'a> {
@@ -74,7 +136,9 @@ impl<'a> Reader<'a> {
             return None;
         }
         self.blanks();
-        match self.text.get(self.at)? {
+        let first = *self.text.get(self.at)?;
+        self.has_media |= !place.may_be_text(first);
+        match first {
             b'{' => self.object(place, depth),
             b'[' => self.array(place, depth),
             b'"' => self.string(),
@@ -84,8 +148,7 @@ impl<'a> Reader<'a> {
 
     fn object(&mut self, place: Place, depth: usize) -> Option<Digest> {
         self.at += 1;
-        let mut members: Vec<(&[u8], Digest)> = Vec::new();
-        let mut is_text = false;
+        let (mut members, mut part) = (Vec::<(&[u8], Digest)>::new(), Part::default());
         while !self.ends(b'}', members.is_empty())? {
             self.blanks();
             let name = self.name()?;
@@ -94,16 +157,26 @@ impl<'a> Reader<'a> {
             self.blanks();
             let from = self.at;
             let digest = self.value(place.of_member(name), depth + 1)?;
-            let value = unquoted(&self.text[from..self.at]);
-            is_text |= name == b"type" && value.is_some_and(|value| TEXT_TYPES.contains(&value));
-            self.is_of_user |= place == Place::Message && name == b"role" && value == Some(b"user");
+            let value = &self.text[from..self.at];
+            match place {
+                Place::Message => {
+                    self.is_of_user |= name == b"role" && unquoted(value) == Some(b"user");
+                    self.has_media |= !is_text_member(name, digest);
+                }
+                Place::Part => part.member(name, value),
+                Place::Content | Place::Elsewhere => {}
+            }
             members.push((name, digest));
         }
-        self.has_media |= place == Place::Part && !is_text;
+        members.sort_by_key(|(name, _)| *name);
+        self.has_media |= match place {
+            Place::Message => has_repeated(&members),
+            Place::Part => has_repeated(&members) || !part.is_text(),
+            Place::Content | Place::Elsewhere => false,
+        };
         members.retain(|(name, digest)| {
             *digest != NOTHING && !(place == Place::Message && REASONING.contains(name))
         });
-        members.sort_by_key(|(name, _)| *name);
         let mut hasher = Hasher::of(b'o');
         for (name, digest) in members {
             hasher.counted(name);
@@ -231,109 +304,20 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Whether a message's member is text, or says nothing. A name that is escaped is none that is known: it may stand for another.
+fn is_text_member(name: &[u8], value: Digest) -> bool {
+    TEXT_MEMBERS.contains(&name) || value == NOTHING && !name.contains(&b'\\')
+}
+
+/// Whether there are two with one name; they are in the order of their names.
+fn has_repeated(members: &[(&[u8], Digest)]) -> bool {
+    members.windows(2).any(|pair| pair[0].0 == pair[1].0)
+}
+
 /// The inside of a string.
 fn unquoted(value: &[u8]) -> Option<&[u8]> {
     value.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn digest(message: &str) -> Option<Digest> {
-        canonical(message.as_bytes()).map(|canonical| canonical.digest)
-    }
-
-    #[test]
-    fn what_libraries_write_differently_is_not_told_apart() {
-        let one = r#"{"role":"assistant","content":"caf\u00e9 \ud83d\ude00\n","tool_calls":[{"id":"1","type":"function"}]}"#;
-        for other in [
-            r#" { "role" : "assistant" , "content":"caf\u00e9 \ud83d\ude00\n" , "tool_calls":[ {"id":"1","type":"function"} ] } "#,
-            r#"{"content":"caf\u00e9 \ud83d\ude00\n","tool_calls":[{"type":"function","id":"1"}],"role":"assistant"}"#,
-            "{\"role\":\"assistant\",\"content\":\"caf\u{e9} \u{1f600}\\u000A\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\"}]}",
-            r#"{"role":"assistant","content":"caf\u00e9 \ud83d\ude00\n","refusal":null,"annotations":[],"name":"","tool_calls":[{"id":"1","type":"function"}]}"#,
-            r#"{"role":"assistant","reasoning_content":"hm","reasoning":"hm","content":"caf\u00e9 \ud83d\ude00\n","tool_calls":[{"id":"1","type":"function"}]}"#,
-        ] {
-            assert!(digest(other).is_some(), "{other}");
-            assert_eq!(digest(one), digest(other), "{other}");
-        }
-        let (one, other) =
-            (r#""\" \\ / \n\t\r\b\f""#, r#""\u0022 \u005C \/ \u000a\u0009\u000D\u0008\u000c""#);
-        assert!(digest(one).is_some());
-        assert_eq!(digest(one), digest(other));
-    }
-
-    #[test]
-    fn what_says_something_else_is_told_apart() {
-        let messages = [
-            r#"{"role":"user","content":"ab"}"#,
-            r#"{"role":"system","content":"ab"}"#,
-            r#"{"role":"user","content":"a b"}"#,
-            r#"{"role":"user","content":" ab"}"#,
-            r#"{"role":"user","content":"a\\b"}"#,
-            r#"{"role":"user","content":["ab"]}"#,
-            r#"{"role":"user","content":["a","b"]}"#,
-            r#"{"role":"user","content":["b","a"]}"#,
-            r#"{"role":"user","content":[{"type":"text","text":"ab"}]}"#,
-            r#"{"role":"user","content":"ab","name":"x"}"#,
-            r#"{"role":"user","content":1}"#,
-            r#"{"role":"user","content":"1"}"#,
-            r#"{"role":"user","content":true}"#,
-            r#"{"role":"user","content":{"reasoning":"ab"}}"#,
-            r#"{"role":"user","content":{}}"#,
-            r#"{"role":"user"}"#,
-        ];
-        let digests: std::collections::BTreeSet<_> = messages.iter().map(|message| digest(message)).collect();
-        assert!(!digests.contains(&None));
-        assert_eq!(digests.len(), messages.len());
-    }
-
-    #[test]
-    fn media_are_seen_by_what_is_not_said_to_be_text() {
-        for (content, expected) in [
-            (r#""a""#, false),
-            (r#"["a"]"#, false),
-            (r#"[{"type":"text","text":"a"},{"text":"b","type":"input_text"}]"#, false),
-            (r#"[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:"}}]"#, true),
-            (r#"[{"image_url":"data:"}]"#, true),
-            (r#"[{"type":"new_kind","text":"a"}]"#, true),
-        ] {
-            let message = format!(r#"{{"role":"user","content":{content}}}"#);
-            let has_media = canonical(message.as_bytes()).map(|canonical| canonical.has_media);
-            assert_eq!(has_media, Some(expected), "{content}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_json_is_not_read() {
-        let deep = "[".repeat(40) + &"]".repeat(40);
-        for bad in [
-            "",
-            "{",
-            "{\"a",
-            "{\"a\\",
-            "{\"a\":",
-            "{\"a\":1",
-            "{\"a\":1,",
-            "[1 2]",
-            "\"a",
-            "\"\\",
-            "\"\\u12",
-            "\"\\x\"",
-            "1 2",
-            "{}x",
-            &deep,
-        ] {
-            assert!(digest(bad).is_none(), "{bad}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read_or_not(bytes in prop::collection::vec(prop::sample::select(&b"{}[]\",:\\u01 ad8"[..]), 0..40)) {
-            let _ = canonical(&bytes);
-        }
-    }
-}
+mod tests;

@@ -94,7 +94,12 @@ impl Chain {
         });
         let digests: Vec<_> = chunks.collect();
         let mark = (text.len() / CHUNK_BYTES).saturating_sub(1);
-        Ok(Self { digests, mark, opening: 0, has_media: false })
+        Ok(Self { digests, mark, opening: 0, has_media: !is_text_or_ids(text) })
+    }
+
+    /// The same, of a request that may bring media beside its history.
+    pub fn beside_media(self) -> Self {
+        Self { has_media: true, ..self }
     }
 
     /// All digests, of the shortest part of the history first.
@@ -122,6 +127,35 @@ impl Chain {
     /// Whether something that is not text may be in it, which tokens do not prove ([`super::guard::Refusal::Media`]).
     pub fn has_media(&self) -> bool {
         self.has_media
+    }
+}
+
+/// Whether a prompt, as it stands in a body, is a text, ids, or lists of these: nothing that an engine may take for something else. Its
+/// end may be cut off.
+fn is_text_or_ids(prompt: &[u8]) -> bool {
+    let mut rest = prompt;
+    while let Some((first, after)) = rest.split_first() {
+        rest = match first {
+            b'"' => {
+                let Some(after) = after_string(after) else { return true };
+                after
+            }
+            b'[' | b']' | b',' | b'-' | b'0'..=b'9' | b' ' | b'\t' | b'\n' | b'\r' => after,
+            _ => return false,
+        };
+    }
+    true
+}
+
+/// What follows a string's closing quote, if there is one.
+fn after_string(text: &[u8]) -> Option<&[u8]> {
+    let mut at = 0;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', text.get(at..)?)?;
+        if text[at] == b'"' {
+            return Some(&text[at + 1..]);
+        }
+        at += 2;
     }
 }
 
@@ -183,6 +217,27 @@ mod tests {
         assert!(!chat(&[r#"{"role":"user","content":"x"}"#]).has_media());
         assert!(chat(&[r#"{"role":"user","content":"x"}"#, "{"]).has_media());
         assert_ne!(chat(&["{"]).end(), chat(&["{ "]).end());
+    }
+
+    #[test]
+    fn a_prompt_is_text_or_ids() {
+        for (prompt, has_media) in [
+            (r#""a {\"b\":1} \\ "#, false),
+            (r#"["a","b{" , "c\\"#, false),
+            (r#"["a\"#, false),
+            ("[1, 20,3", false),
+            ("[[1],[ 2]", false),
+            (r#"{"prompt_embeds":"a""#, true),
+            (r#"["a",{"prompt_embeds":"a"}"#, true),
+            (r#"["a\\",{}"#, true),
+            ("[[1,{}]", true),
+            ("[null", true),
+            ("[true", true),
+        ] {
+            let chain = Chain::of_text(&scope("t"), prompt.as_bytes()).expect("a text");
+            assert_eq!(chain.has_media(), has_media, "{prompt}");
+            assert!(chain.beside_media().has_media());
+        }
     }
 
     #[test]

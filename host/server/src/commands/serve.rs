@@ -292,7 +292,10 @@ async fn sweep_sessions(app: &Arc<App>) {
     loop {
         tokio::time::sleep(sessions::SWEEP_INTERVAL).await;
         let app = app.clone();
-        let swept = tokio::task::spawn_blocking(move || app.sessions.sweep(millis(app.clock.elapsed())));
+        let swept = tokio::task::spawn_blocking(move || {
+            let now_ms = millis(app.clock.elapsed());
+            app.sessions.sweep(now_ms, &mut |key, why| sessions::ends::evicted(&app, key, why));
+        });
         if let Err(error) = swept.await {
             tracing::error!("expired sessions were not swept: {error}");
         }

@@ -9,7 +9,12 @@ use crate::telemetry::labels::Fallback;
 /// What a leg to this worker is asked. Nothing where no later turn could make use of it.
 pub(super) fn of(call: &Call<'_>, worker: &Worker) -> Asks {
     let config = &call.pool.config;
-    if config.mode != PoolMode::Bidirectional || call.chain.is_none() || call.request.unsplittable.is_some() {
+    let is_asked = config.mode == PoolMode::Bidirectional
+        && call.chain.is_some()
+        && call.request.unsplittable.is_none()
+        // What the engine makes of the client's own word would tell whether there are ids, and for whom.
+        && call.request.wants_token_ids().is_some();
+    if !is_asked {
         return Asks::default();
     }
     let tells_in_streams = || worker.seen().version.as_deref().is_some_and(streams::tell_of_kept_kv);

@@ -26,7 +26,7 @@ use crate::http::error::ApiError;
 use crate::ids::RequestId;
 use crate::prompt_ids::PromptIds;
 use crate::request::ClientRequest;
-use crate::sessions::ends;
+use crate::sessions::{TurnsInFlight, ends};
 use crate::telemetry::trail::Trail;
 use crate::tenants::{Caller, TokenUse};
 
@@ -64,6 +64,8 @@ pub(super) struct Call<'a> {
     pub session_key: Option<ConversationKey>,
     /// The conversation whose kept turns it may use: that one, but where the client edited its history.
     pub reuse_key: Option<ConversationKey>,
+    /// Turns of its conversation, until it is over.
+    pub in_flight: Option<Arc<TurnsInFlight>>,
     /// Digests of its history, where its pool keeps turns.
     pub chain: Option<Arc<Chain>>,
     /// What is kept for it, and how much of that it may use.
@@ -114,6 +116,7 @@ impl<'a> Call<'a> {
         let ends_session = ends::is_last_turn(headers)?;
         let Place { to, from } = history.place(app, request.conversation.as_deref());
         let (session_key, reuse_key) = (to, from);
+        let in_flight = session_key.as_ref().map(|key| app.sessions.begin_turn(key));
         let session =
             session_key.as_ref().and_then(|_| app.sessions.look_up(reuse_key.as_ref(), millis(arrival.at)));
         arrival.trail.note(|story, _| story.found(&pool.config, &tenant));
@@ -145,6 +148,7 @@ impl<'a> Call<'a> {
             tokens,
             reuse_key,
             session_key,
+            in_flight,
             chain: history.chain.map(Arc::new),
             found: None,
             found_taken: AtomicBool::new(false),

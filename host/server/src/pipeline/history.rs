@@ -36,8 +36,9 @@ impl History {
         request: OwnedRequest,
     ) -> Result<(OwnedRequest, Self), ApiError> {
         let asked = request.borrow_dependent();
-        let pool = app.fleet.pool(&asked.model);
-        let keeps_turns = pool.is_some_and(|pool| pool.config.mode.keeps_turns());
+        // A model that nobody serves has no conversations: its name is the client's invention.
+        let Some(pool) = app.fleet.pool(&asked.model) else { return Ok((request, Self::default())) };
+        let keeps_turns = pool.config.mode.keeps_turns();
         if !keeps_turns && asked.conversation.is_none() {
             return Ok((request, Self::default()));
         }

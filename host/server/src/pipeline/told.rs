@@ -48,7 +48,7 @@ impl Telling {
     /// For the answer of a leg that was asked for this. One that was not asked for ids tells of the engine's handle alone.
     pub fn of(pool: &Pool, request: &ClientRequest<'_>, asks: Asks) -> Self {
         let ids_at_most = pool.config.max_model_len.map_or(TOKENS_AT_MOST, |tokens| tokens as usize);
-        let telling = Self::new(asks.token_ids && !request.wants_token_ids(), ids_at_most);
+        let telling = Self::new(asks.token_ids && request.wants_token_ids() == Some(false), ids_at_most);
         Self { asks: asks.token_ids, ..telling }
     }
 

@@ -24,7 +24,7 @@ use crate::kept::TurnHold;
 use crate::made_stream::StreamOptions;
 use crate::record::Record;
 use crate::request::{Asks, ClientRequest, Endpoint};
-use crate::sessions::{EndedTurn, ends};
+use crate::sessions::{EndedTurn, TurnsInFlight, ends};
 use crate::telemetry::labels::{Label, Outcome, Phase};
 use crate::telemetry::trail::Trail;
 use crate::tenants::TokenUse;
@@ -58,8 +58,12 @@ pub(super) struct Turn {
     pub(super) session_key: Option<ConversationKey>,
     /// Digests of its request's history, where its pool keeps turns.
     pub(super) chain: Option<Arc<Chain>>,
+    /// Of its conversation, this one among them.
+    in_flight: Option<Arc<TurnsInFlight>>,
     /// Whether its client says that nothing comes after it.
     ends_session: bool,
+    /// The conversation that it went on from, which ends with it.
+    trunk: Option<ConversationKey>,
     /// Of this turn, until it is known what becomes of it.
     pub(super) hold: Option<TurnHold>,
     /// Whether its decode engine keeps it by itself when it is over.
@@ -128,7 +132,9 @@ impl Turn {
             mark: call.mark,
             session_key: call.session_key.clone(),
             chain: call.chain.clone(),
+            in_flight: call.in_flight.clone(),
             ends_session: call.ends_session,
+            trunk: call.reuse_key.clone().filter(|_| call.ends_session),
             hold: turn_hold,
             is_pinned: false,
             incarnation,
@@ -251,7 +257,14 @@ impl Turn {
             self.pool.metrics.token_ids(ids);
         }
         match self.session_key.take() {
-            Some(key) if self.ends_session => drop(ends::drop_one(&self.app, &key)),
+            Some(key) if self.ends_session => {
+                ends::drop_one(&self.app, &key);
+                if let Some(trunk) = self.trunk.take().filter(|trunk| *trunk != key) {
+                    ends::drop_one(&self.app, &trunk);
+                }
+            }
+            // Somebody ended it meanwhile: it is not begun anew.
+            Some(_) if self.in_flight.as_ref().is_some_and(|turns| turns.are_over()) => {}
             Some(key) => {
                 self.remember(&key, prompt_tokens, output_tokens);
                 self.session_key = Some(key);
@@ -260,6 +273,9 @@ impl Turn {
         }
         let finish = end.finish.unwrap_or(Finish::Other);
         self.retain(TurnCounts { prompt_tokens, output_tokens, finish }, told.as_ref());
+        if let (Some(key), Some(turns)) = (&self.session_key, &self.in_flight) {
+            ends::settle(&self.app, key, turns);
+        }
     }
 
     /// The answer broke after its first byte: told in the stream, never tried again.
@@ -308,7 +324,8 @@ impl Turn {
             workload,
             turn,
         };
-        let session = self.app.sessions.end_turn(ended, now_ms);
+        let app = &self.app;
+        let session = app.sessions.end_turn(ended, now_ms, &mut |key, why| ends::evicted(app, key, why));
         self.facts.session = Some(self.session_facts(&session));
     }
 

@@ -1,11 +1,13 @@
-//! Conversations that end because somebody says so: their client, by a request of its own or with their last turn, or an
-//! operator.
+//! Conversations that end: because somebody says so - their client, by a request of its own or with their last turn, or an
+//! operator -, or for room or age. Nothing is kept of one that has ended, and its turns in flight do not bring it back.
 
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 use sluice_core::history::scope::ConversationKey;
 
+use super::{Evicted, TurnsInFlight};
 use crate::app::App;
+use crate::clock::millis;
 use crate::http::body::{ResponseBody, whole};
 use crate::http::error::{ApiError, Blame};
 use crate::kept::KeptFate;
@@ -63,13 +65,27 @@ pub fn drop_named(app: &App, tenant: &str, name: &str) -> usize {
 /// Forgets a conversation, and lets go of what engines keep of it. Whether it was there.
 pub fn drop_one(app: &App, key: &ConversationKey) -> bool {
     let was_there = app.sessions.drop_one(key);
-    release(app, key);
+    evicted(app, key, Evicted::Dropped);
     was_there
 }
 
-/// Nobody goes on with this conversation: its kept turn ends.
-fn release(app: &App, key: &ConversationKey) {
-    app.kept.end_of(app, key, KeptFate::Released);
+/// A session went for room or age: what is kept of it goes, too.
+pub fn evicted(app: &App, key: &ConversationKey, why: Evicted) {
+    let fate = match why {
+        Evicted::Count | Evicted::Bytes => KeptFate::Crowded,
+        Evicted::Expired => KeptFate::Expired,
+        Evicted::Dropped => KeptFate::Released,
+    };
+    app.kept.end_of(app, key, fate);
+}
+
+/// A turn was remembered, and perhaps kept. Whoever ended its conversation, or made room, may have looked just before.
+pub fn settle(app: &App, key: &ConversationKey, turns: &TurnsInFlight) {
+    if turns.are_over() {
+        drop_one(app, key);
+    } else if app.sessions.get(key, millis(app.clock.elapsed())).is_none() {
+        evicted(app, key, Evicted::Count);
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use sluice_core::session::{Session, TurnRecord};
 
 use super::figures::{Evicted, Evictions};
 use super::order::{Order, Stamp};
-use super::store::{SessionStore, Size, Walk};
+use super::store::{Gone, SessionStore, Size, Walk};
 use crate::config;
 
 /// The map's memory is given back once so little of it is in use: then what is moved for it is little, too.
@@ -70,7 +70,7 @@ impl MemoryStore {
     }
 
     /// The longest idle ones go until the rest fits.
-    fn make_room(&self) {
+    fn make_room(&self, tell: Gone<'_>) {
         loop {
             let order = self.order();
             let Size { sessions, bytes } = order.size();
@@ -83,16 +83,17 @@ impl MemoryStore {
             let first = order.first().map(|(stamp, _, key)| (stamp, key.clone()));
             drop(order);
             let Some((stamp, key)) = first else { return };
-            self.remove(&key, stamp, why);
+            self.remove(&key, stamp, why, tell);
         }
     }
 
     /// Removes a session, unless it has had a turn since it stood there.
-    fn remove(&self, key: &ConversationKey, stamp: Stamp, why: Evicted) {
+    fn remove(&self, key: &ConversationKey, stamp: Stamp, why: Evicted, tell: Gone<'_>) {
         let gone = self.sessions.remove_if(key, |_, entry| entry.stamp == Some(stamp));
         self.order().take(stamp);
         if gone.is_some() {
             self.gone(key, why);
+            tell(key, why);
         }
     }
 
@@ -136,6 +137,7 @@ impl SessionStore for MemoryStore {
         mark: Option<Digest>,
         turn: &TurnRecord,
         now_ms: u64,
+        gone: Gone<'_>,
     ) -> Session {
         let session = {
             let mut entry = self.sessions.entry(key.clone()).or_default();
@@ -148,7 +150,7 @@ impl SessionStore for MemoryStore {
             entry.session = session.clone();
             session
         };
-        self.make_room();
+        self.make_room(gone);
         session
     }
 
@@ -178,16 +180,17 @@ impl SessionStore for MemoryStore {
         let restored = Lines::restore(self.max_sessions, lines);
         self.lines(|lines| *lines = restored);
         sessions.into_iter().for_each(|(key, session)| self.put(key, session));
-        self.make_room();
+        // Nobody keeps anything of them yet.
+        self.make_room(&mut |_, _| ());
     }
 
-    fn sweep(&self, now_ms: u64) {
+    fn sweep(&self, now_ms: u64, gone: Gone<'_>) {
         loop {
             let order = self.order();
             let over = order.first().filter(|(_, since_ms, _)| self.is_over(*since_ms, now_ms));
             let Some((stamp, key)) = over.map(|(stamp, _, key)| (stamp, key.clone())) else { break };
             drop(order);
-            self.remove(&key, stamp, Evicted::Expired);
+            self.remove(&key, stamp, Evicted::Expired, gone);
         }
         self.shrink();
     }

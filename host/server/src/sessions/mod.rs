@@ -7,6 +7,7 @@
 pub mod ends;
 mod figures;
 pub mod holds;
+mod in_flight;
 mod memory;
 pub mod moment;
 mod order;
@@ -34,9 +35,11 @@ use crate::config;
 use crate::telemetry::metrics::Metrics;
 use figures::Counted;
 pub use figures::{Evicted, Snapshot};
+use in_flight::InFlight;
+pub use in_flight::TurnsInFlight;
 use memory::MemoryStore;
 use scopes::Scopes;
-pub use store::{SessionStore, Size, Walk};
+pub use store::{Gone, SessionStore, Size, Walk};
 use workloads::Workloads;
 
 /// Between sweeps. So long after its end at the latest the memory of an expired session is free for others; it is not found from its
@@ -60,6 +63,7 @@ pub struct EndedTurn<'a> {
 pub struct Sessions {
     store: Box<dyn SessionStore>,
     scopes: Scopes,
+    in_flight: Arc<InFlight>,
     workloads: Workloads,
     counted: Counted,
     notes: Mutex<Notes>,
@@ -81,8 +85,8 @@ impl Sessions {
     pub fn new(config: &config::Sessions, metrics: &Metrics) -> Self {
         let counted = metrics.register(Counted::register);
         let store = Box::new(MemoryStore::new(config, counted.evictions.clone()));
-        let (scopes, workloads, notes) = Default::default();
-        Self { store, scopes, workloads, counted, notes }
+        let (scopes, in_flight, workloads, notes) = Default::default();
+        Self { store, scopes, in_flight, workloads, counted, notes }
     }
 
     /// The scope that all share who are of it.
@@ -108,19 +112,26 @@ impl Sessions {
         self.store.get(key, now_ms)
     }
 
-    /// A turn ended. The session as it is now; the gap before the turn counts for its workload, too.
-    pub fn end_turn(&self, ended: EndedTurn<'_>, now_ms: u64) -> Session {
+    /// A turn of a conversation begins; it is in flight until what is returned is dropped.
+    pub fn begin_turn(&self, key: &ConversationKey) -> Arc<TurnsInFlight> {
+        self.in_flight.begin(key)
+    }
+
+    /// A turn ended. The session as it is now; the gap before the turn counts for its workload, too. Those that made room are told of.
+    pub fn end_turn(&self, ended: EndedTurn<'_>, now_ms: u64, gone: Gone<'_>) -> Session {
         let EndedTurn { key, mark, workload, turn } = ended;
-        let session = self.store.end_turn(key, mark, &turn, now_ms);
+        let session = self.store.end_turn(key, mark, &turn, now_ms, gone);
         if session.turns > 1 {
             self.workloads.observe(workload, session.gaps.last_ms().into());
         }
         session
     }
 
-    /// Forgets one. Whether it was there.
+    /// Forgets one, and has its turns in flight forget it. Whether it was there, be it that its first turn is in flight.
     pub fn drop_one(&self, key: &ConversationKey) -> bool {
-        self.store.drop_one(key)
+        // In this order: a turn that ends meanwhile either is seen in the store, or sees that it is over.
+        let is_in_flight = self.in_flight.end(key);
+        self.store.drop_one(key) || is_in_flight
     }
 
     /// Keys that a tenant's name for a conversation may stand for: one for each model and endpoint that it uses.
@@ -170,9 +181,9 @@ impl Sessions {
         self.workloads.restore(workloads);
     }
 
-    /// Drops what expired, and scopes that nothing uses. For a background thread.
-    pub fn sweep(&self, now_ms: u64) {
-        self.store.sweep(now_ms);
+    /// Drops what expired, and tells of it, and scopes that nothing uses. For a background thread.
+    pub fn sweep(&self, now_ms: u64, gone: Gone<'_>) {
+        self.store.sweep(now_ms, gone);
         self.scopes.sweep();
     }
 

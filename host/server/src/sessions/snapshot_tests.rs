@@ -71,7 +71,7 @@ fn known() -> Sessions {
             started_at_ms,
             ended_at_ms,
         };
-        sessions.end_turn(EndedTurn { key, mark, workload: "chat", turn }, ended_at_ms);
+        sessions.end_turn(EndedTurn { key, mark, workload: "chat", turn }, ended_at_ms, &mut |_, _| ());
     };
     let (a, b) = (sessions.scope(scope("a")), sessions.scope(scope("b")));
     end(ConversationKey::named(&a, "one"), None, 10_000, 20_000);

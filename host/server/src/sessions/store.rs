@@ -6,7 +6,11 @@ use sluice_core::history::lines::Found;
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::session::{Session, TurnRecord};
 
+use super::figures::Evicted;
 use super::order::Stamp;
+
+/// Is told which session went for room or age, and why. It is called without a lock of the store's, and may use it.
+pub type Gone<'a> = &'a mut dyn FnMut(&ConversationKey, Evicted);
 
 /// All conversations, bounded. Losing one costs reuse, never a right answer. Times are milliseconds of a clock that does
 /// not step.
@@ -18,9 +22,15 @@ pub trait SessionStore: Send + Sync {
     fn find(&self, chain: &Chain) -> Found;
 
     /// A turn ended; the session is as returned. `mark` is what a derived conversation is found again by ([`Chain::mark`]). The
-    /// longest idle ones make room where there are too many.
-    fn end_turn(&self, key: ConversationKey, mark: Option<Digest>, turn: &TurnRecord, now_ms: u64)
-    -> Session;
+    /// longest idle ones make room where there are too many, and are told of.
+    fn end_turn(
+        &self,
+        key: ConversationKey,
+        mark: Option<Digest>,
+        turn: &TurnRecord,
+        now_ms: u64,
+        gone: Gone<'_>,
+    ) -> Session;
 
     /// Drops one. Whether it was there.
     fn drop_one(&self, key: &ConversationKey) -> bool;
@@ -35,8 +45,8 @@ pub trait SessionStore: Send + Sync {
     /// Puts back what was stored once, the longest idle first.
     fn restore(&self, sessions: Vec<(ConversationKey, Session)>, lines: &[(Digest, Vec<Digest>)]);
 
-    /// Drops what expired. For a background thread.
-    fn sweep(&self, now_ms: u64);
+    /// Drops what expired, and tells of it. For a background thread.
+    fn sweep(&self, now_ms: u64, gone: Gone<'_>);
 
     /// What is stored.
     fn size(&self) -> Size;

@@ -73,6 +73,8 @@ struct Model {
     max_bytes: usize,
     sessions: Vec<(ConversationKey, Session)>,
     gone: [u64; 4],
+    /// Those that went for room or age.
+    told: Vec<(ConversationKey, Evicted)>,
 }
 
 impl Model {
@@ -92,17 +94,20 @@ impl Model {
                 count if total > self.max_bytes && count > 1 => Evicted::Bytes,
                 _ => return session,
             };
-            self.sessions.remove(0);
+            self.told.push((self.sessions.remove(0).0, why));
             self.gone[why as usize] += 1;
         }
     }
 
     fn remove(&mut self, why: Evicted, is_gone: impl Fn(&(ConversationKey, Session)) -> bool) -> bool {
-        let before = self.sessions.len();
-        self.sessions.retain(|entry| !is_gone(entry));
-        let gone = before - self.sessions.len();
-        self.gone[why as usize] += gone as u64;
-        gone > 0
+        let (gone, left): (Vec<_>, _) = self.sessions.drain(..).partition(is_gone);
+        self.sessions = left;
+        self.gone[why as usize] += gone.len() as u64;
+        let was_there = !gone.is_empty();
+        if why != Evicted::Dropped {
+            self.told.extend(gone.into_iter().map(|(key, _)| (key, why)));
+        }
+        was_there
     }
 }
 
@@ -141,13 +146,15 @@ proptest! {
     #[test]
     fn it_is_as_the_model(steps in steps(), max_sessions in 1..9_usize, max_bytes in 1_000..6_000_usize) {
         let (mut store, mut evictions) = store(max_sessions, max_bytes);
-        let mut model = Model { max_sessions, max_bytes, sessions: Vec::new(), gone: [0; 4] };
+        let mut model = Model { max_sessions, max_bytes, sessions: Vec::new(), gone: [0; 4], told: Vec::new() };
         let mut now_ms = 10;
         for step in steps {
+            let mut told = Vec::new();
+            let mut tell = |key: &ConversationKey, why| told.push((key.clone(), why));
             match step {
                 Step::Turn(number) => {
                     let (key, mark) = (key(number), (number % 2 == 1).then(|| chain(number).mark()));
-                    let session = store.end_turn(key.clone(), mark, &turn(now_ms), now_ms);
+                    let session = store.end_turn(key.clone(), mark, &turn(now_ms), now_ms, &mut tell);
                     prop_assert_eq!(session, model.end_turn(&key, &turn(now_ms), now_ms));
                 }
                 Step::Wait(ms) => now_ms += ms,
@@ -157,7 +164,7 @@ proptest! {
                     prop_assert_eq!(store.drop_one(&key), was_there);
                 }
                 Step::Sweep => {
-                    store.sweep(now_ms);
+                    store.sweep(now_ms, &mut tell);
                     model.remove(Evicted::Expired, |(_, session)| now_ms - session.ended_at_ms >= TTL_MS);
                 }
                 Step::Restart => {
@@ -167,6 +174,7 @@ proptest! {
                     model.gone = [0; 4];
                 }
             }
+            prop_assert_eq!(told, std::mem::take(&mut model.told));
             prop_assert_eq!(&all(&store, Walk::oldest_first()), &model.sessions);
             let newest_first: Vec<_> = model.sessions.iter().rev().cloned().collect();
             prop_assert_eq!(all(&store, Walk::newest_first()), newest_first);
@@ -187,20 +195,20 @@ proptest! {
 #[test]
 fn sessions_expire_to_the_millisecond() {
     let (store, evictions) = store(10, 1 << 20);
-    store.end_turn(named("a", "t"), None, &turn(5_000), 5_000);
+    store.end_turn(named("a", "t"), None, &turn(5_000), 5_000, &mut |_, _| ());
     assert!(store.get(&named("a", "t"), 5_999).is_some());
     assert!(store.get(&named("a", "t"), 6_000).is_none());
     // A turn after the expiry starts anew.
-    store.end_turn(named("a", "t"), None, &turn(7_000), 7_000);
+    store.end_turn(named("a", "t"), None, &turn(7_000), 7_000, &mut |_, _| ());
     assert_eq!(store.get(&named("a", "t"), 7_000).map(|session| session.turns), Some(1));
-    store.sweep(9_000);
+    store.sweep(9_000, &mut |_, _| ());
     assert_eq!((store.size(), evictions.of(Evicted::Expired)), (Size::default(), 1));
 }
 
 #[test]
 fn a_session_never_crosses_tenants() {
     let (store, _) = store(10, 1 << 20);
-    store.end_turn(named("a", "mine"), None, &turn(1), 1);
+    store.end_turn(named("a", "mine"), None, &turn(1), 1, &mut |_, _| ());
     assert!(store.get(&named("a", "theirs"), 1).is_none());
 }
 
@@ -215,12 +223,12 @@ fn threads_leave_it_whole() {
                 for number in 0..2_000_usize {
                     let at_ms = number as u64;
                     let key = named(&((number * 7 + thread) % 200).to_string(), "t");
-                    store.end_turn(key.clone(), None, &turn(at_ms), at_ms);
+                    store.end_turn(key.clone(), None, &turn(at_ms), at_ms, &mut |_, _| ());
                     if number % 11 == 0 {
                         store.drop_one(&key);
                     }
                     if number % 301 == 0 {
-                        store.sweep(at_ms);
+                        store.sweep(at_ms, &mut |_, _| ());
                     }
                 }
             });
@@ -243,16 +251,16 @@ fn scopes_are_shared_and_go_with_the_last_that_uses_them() {
         workload: "default",
         turn: turn(5),
     };
-    sessions.end_turn(ended("a"), 5);
+    sessions.end_turn(ended("a"), 5, &mut |_, _| ());
     drop(sessions.scope(scope("theirs")));
     assert_eq!(sessions.scopes.all().len(), 2);
-    sessions.sweep(6);
+    sessions.sweep(6, &mut |_, _| ());
     assert_eq!(sessions.scopes.all().len(), 1);
     let keys = sessions.named("mine", "a");
     assert_eq!(keys.iter().filter(|key| sessions.drop_one(key)).count(), 1);
     assert!(sessions.named("theirs", "a").is_empty());
     drop((one, keys));
-    sessions.sweep(7);
+    sessions.sweep(7, &mut |_, _| ());
     assert!(sessions.scopes.all().is_empty());
 }
 
@@ -263,7 +271,7 @@ fn a_workload_learns_from_all_its_conversations() {
     for (name, ended_at_ms) in [("a", 10), ("b", 20), ("a", 113), ("b", 323)] {
         let key = ConversationKey::named(&scope, name);
         let ended = EndedTurn { key, mark: None, workload: "chat", turn: turn(ended_at_ms) };
-        sessions.end_turn(ended, ended_at_ms);
+        sessions.end_turn(ended, ended_at_ms, &mut |_, _| ());
     }
     let gaps = sessions.gaps("chat");
     assert_eq!((gaps.count(), gaps.last_ms(), gaps.mean_ms()), (2, 300, 200.0));
@@ -281,7 +289,7 @@ fn a_session_takes_what_it_counts_for() {
     let before = resident_bytes();
     for number in 0..SESSIONS {
         let name = format!("{number:08x}-0000-4000-8000-000000000000");
-        store.end_turn(ConversationKey::named(&scope, name), None, &turn(1), 1);
+        store.end_turn(ConversationKey::named(&scope, name), None, &turn(1), 1, &mut |_, _| ());
     }
     let (took, counted) = ((resident_bytes() - before) / SESSIONS, store.size().bytes / SESSIONS);
     assert!(took <= NAMED_AT_MOST, "{took} bytes");

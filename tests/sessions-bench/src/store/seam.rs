@@ -36,7 +36,7 @@ impl Store {
             started_at_ms: at_ms,
             ended_at_ms: at_ms,
         };
-        self.0.end_turn(EndedTurn { key, mark: None, workload: "default", turn }, at_ms);
+        self.0.end_turn(EndedTurn { key, mark: None, workload: "default", turn }, at_ms, &mut |_, _| ());
     }
 
     /// What requests do first.
@@ -46,7 +46,7 @@ impl Store {
 
     /// What the host does at intervals.
     pub fn sweep(&self, now_ms: u64) {
-        self.0.sweep(now_ms);
+        self.0.sweep(now_ms, &mut |_, _| ());
     }
 
     /// How many are stored, found or not.
