@@ -12,8 +12,7 @@ pub(super) fn of(call: &Call<'_>, worker: &Worker) -> Asks {
     if config.mode != PoolMode::Bidirectional || call.chain.is_none() || call.request.unsplittable.is_some() {
         return Asks::default();
     }
-    let tells_in_streams = || worker.seen().version.as_deref().is_some_and(streams::tell_of_kept_kv);
-    if !call.request.streams || tells_in_streams() {
+    if !call.request.streams || tells_in_streams(worker) {
         return Asks { token_ids: true, unstreamed: false };
     }
     match config.streams {
@@ -23,6 +22,11 @@ pub(super) fn of(call: &Call<'_>, worker: &Worker) -> Asks {
             Asks::default()
         }
     }
+}
+
+/// Whether this worker's streams say what its engine keeps of their turns.
+pub(super) fn tells_in_streams(worker: &Worker) -> bool {
+    worker.seen().version.as_deref().is_some_and(streams::tell_of_kept_kv)
 }
 
 /// Whether a leg to this worker may carry the prompt's token ids, so that it is not tokenised again, and perhaps otherwise. From the
