@@ -26,8 +26,12 @@ struct Ward {
 impl Ward {
     /// So many arguments for each: a prefill engine, then decode engines.
     async fn of(arguments: &[&str]) -> Self {
+        Self::of_mode(Mode::Pull, arguments).await
+    }
+
+    async fn of_mode(mode: Mode, arguments: &[&str]) -> Self {
         let folder = TempDir::new().unwrap();
-        let (mut plan, mut engines) = (HostPlan::new(Mode::Pull), Vec::new());
+        let (mut plan, mut engines) = (HostPlan::new(mode), Vec::new());
         for (number, arguments) in arguments.iter().enumerate() {
             let role = if number == 0 { "prefill" } else { "decode" };
             let mut engine = EmulatorPlan::fast(role).with(arguments);
@@ -150,6 +154,47 @@ async fn what_is_wrong_is_found_with_its_cure() {
         });
         let found = found.unwrap_or_else(|| panic!("{expected:?} is not in {report:#}"));
         assert!(text(found, "cure").contains(cure) && !text(found, "why").is_empty(), "{found}");
+    }
+}
+
+/// Of bidirectional pools the way back is proven as well, and nothing is left of that.
+#[tokio::test]
+async fn turns_come_back_or_it_is_found_why_not() {
+    let both = "--bidirectional";
+    let newer = "--bidirectional --wire 0.33";
+    for (engines, expected) in [
+        ([both, both], None),
+        ([newer, newer], None),
+        ([both, ""], Some(["told of no turn that it keeps", "start the decode engine"])),
+        (["", both], Some(["gave no answer in 10000 ms", "start the prefill engine anew"])),
+        (
+            ["--bidirectional --kv-recompute-threshold 100000", both],
+            Some(["prefill computed the prompt itself", "\"kv_recompute_threshold\": 0"]),
+        ),
+        ([both, "--bidirectional --decoder-ttl-ms 4000"], Some(["answered 500", "decoder_kv_blocks_ttl"])),
+    ] {
+        let ward = Ward::of_mode(Mode::Bidirectional, &engines).await;
+        let report = ward.report().await;
+        let proof = &report["pairs"][0]["proof"];
+        assert_eq!(proof["outcome"]["outcome"], "moved", "{report:#}");
+        let Some([what, cure]) = expected else {
+            assert_eq!((&report["well"], &report["findings"]), (&json!(true), &json!([])), "{report:#}");
+            assert_eq!(proof["back"]["outcome"], "fetched", "{report:#}");
+            for engine in &ward.engines {
+                engine.until_idle(SOON).await.unwrap();
+            }
+            let told = ward.doctor(&[]).await.stdout;
+            assert!(told.contains("main/decode-0 -> prefill-0") && told.contains("moved: fetched"), "{told}");
+            continue;
+        };
+        let findings = report["findings"].as_array().unwrap();
+        assert_eq!((findings.len(), &report["well"]), (1, &json!(false)), "{report:#}");
+        let text = |member: &str| findings[0][member].as_str().unwrap();
+        assert_eq!((text("severity"), text("place")), ("wrong", "main/decode-0 -> prefill-0"));
+        assert!(text("what").contains(what) && text("cure").contains(cure), "{report:#}");
+        for engine in &ward.engines {
+            engine.until_idle(SOON).await.unwrap();
+        }
     }
 }
 

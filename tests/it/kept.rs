@@ -7,6 +7,7 @@ mod engines;
 mod lasting;
 mod otherwise;
 mod talk;
+mod unfetched;
 
 use sluice_harness::ask::message;
 use sluice_harness::{Endpoint, Fleet};

@@ -12,10 +12,10 @@ DOCTOR_TIMEOUT_S = 120
 POLL_INTERVAL_S = 0.1
 
 
-def check(sluice, report):
-    """Ends before the ledger of transfers is opened: probes move KV too."""
+def check(sluice, report, comes_back=False):
+    """Ends before the ledger of transfers is opened: probes move KV too. `comes_back`: whether kept turns must come back to prefill."""
     _check_host(sluice, report)
-    _check_doctor(sluice, report)
+    _check_doctor(sluice, report, comes_back)
 
 
 def _check_host(sluice, report):
@@ -28,7 +28,7 @@ def _check_host(sluice, report):
     report.check("the host proved that KV moves", pool["kv"] == "moved", f"/ready says {pool}")
 
 
-def _check_doctor(sluice, report):
+def _check_doctor(sluice, report, comes_back):
     command = [sluice.binary, "doctor", "--json", "--config", sluice.config]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DOCTOR_TIMEOUT_S, check=False)
     report.check("doctor says that all is well", ended.returncode == 0, ended.stdout + ended.stderr)
@@ -41,6 +41,10 @@ def _check_doctor(sluice, report):
         outcome = proof.get("outcome", {})
         moved = outcome.get("outcome") == "moved" and outcome["detail"]["sure"] == "exactly"
         report.check(f"doctor: KV moves from {pair['prefill']} to {pair['decode']}", moved, json.dumps(pair))
+        if comes_back:
+            back = proof.get("back") or {}
+            fetched = back.get("outcome") == "fetched" and back["detail"]["sure"] == "exactly"
+            report.check(f"doctor: turns come from {pair['decode']} back to {pair['prefill']}", fetched, json.dumps(pair))
     for worker in seen["workers"]:
         agrees = worker["tokenized"] is not None and worker["tokenized"] == worker["prompt_tokens"]
         report.check(f"doctor: {worker['worker']} counts tokens as usage does", agrees, json.dumps(worker))

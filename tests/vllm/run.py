@@ -97,7 +97,7 @@ def on_bidirectional_pair(start, servers, report):
         start("mistaken", sessions.POLICY, sessions.SETTINGS, sessions.MISTAKEN) as mistaken,
     ):
         report.phase("KV moves both ways, as the host and the doctor prove it")
-        kv_proof.check(sluice, report)
+        kv_proof.check(sluice, report, comes_back=True)
         ledger = KvLedger(servers)
         ledger.check_let_go(report, "probes", timeout_s=sessions.LET_GO_TIMEOUT_S)
         maker = CaseMaker(servers.monolithic)

@@ -25,6 +25,9 @@ pub enum Failure {
     RefusedByOne,
     /// The KV handle passed its deadline before it was sent.
     HandleExpired,
+    /// A prefill leg that was to fetch what decode keeps of a turn failed or gave no answer: most likely its holder had let go of
+    /// it, or cannot be reached. The next attempt asks for nothing kept.
+    TurnUnread,
     /// Nobody was left to decode what was prefilled.
     NoDecodeWorker,
     /// This host ran short of descriptors, ports or memory.
@@ -35,7 +38,7 @@ pub enum Failure {
 
 impl Failure {
     /// All of them, for tables.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Unreachable,
         Self::BrokeOff,
         Self::Late,
@@ -46,6 +49,7 @@ impl Failure {
         Self::Refused,
         Self::RefusedByOne,
         Self::HandleExpired,
+        Self::TurnUnread,
         Self::NoDecodeWorker,
         Self::HostShort,
         Self::OutOfTime,
@@ -64,6 +68,7 @@ impl Failure {
             Self::Refused => "refused",
             Self::RefusedByOne => "refused_by_one",
             Self::HandleExpired => "handle_expired",
+            Self::TurnUnread => "turn_unread",
             Self::NoDecodeWorker => "no_decode_worker",
             Self::HostShort => "local",
             Self::OutOfTime => "timeout",
@@ -82,6 +87,7 @@ impl Failure {
             | Self::NoAnswer
             | Self::RefusedByOne
             | Self::HandleExpired
+            | Self::TurnUnread
             | Self::NoDecodeWorker => true,
             Self::TooLong | Self::Refused | Self::HostShort | Self::OutOfTime => false,
         }
@@ -108,6 +114,7 @@ impl Failure {
             | Self::Refused
             | Self::RefusedByOne
             | Self::HandleExpired
+            | Self::TurnUnread
             | Self::NoDecodeWorker
             | Self::HostShort
             | Self::OutOfTime => false,

@@ -1,11 +1,14 @@
 //! Whether KV really moves between two workers: what is concluded from a probe pair, and when to probe.
 //!
 //! A transfer that does not happen is invisible in answers: decode computes the prompt again, right and slow. Only the
-//! decode engine's own counters tell. The probe's prompt is in no cache, so all its tokens must come over the wire.
+//! decode engine's own counters tell. The probe's prompt is in no cache, so all its tokens must come over the wire. The same
+//! holds of the way back, on which a turn that a decode engine keeps comes to the next one's prefill.
 
+mod back;
 mod outcome;
 mod prompt;
 
+pub use back::{Back, BackDoubt, NotFetched, Offered, judge_back, least_tokens};
 pub use outcome::{Doubt, NotMoved, Outcome, Part, Sure, Verdict};
 pub use prompt::prompt;
 
@@ -55,7 +58,7 @@ pub fn judge(probe: &Answered) -> Outcome {
         sure,
     };
     // An engine may compute the rest of the last block itself.
-    let least = f64::from(wanted.saturating_sub(probe.block_tokens).max(1));
+    let least = f64::from(least_tokens(wanted, probe.block_tokens));
     match (tokens, bytes) {
         (Some(came), Some(0.0)) if came >= least => Outcome::Unproven(Doubt::NoBytes { tokens: came as u32 }),
         (Some(came), _) if came > f64::from(wanted) => moved(Sure::OthersToo),

@@ -42,8 +42,9 @@ pub(crate) enum Intent {
 }
 
 impl Intent {
-    /// Reads the parameters of a request.
-    pub fn read(params: &Map<String, Value>, bidirectional: bool) -> Self {
+    /// Reads the parameters of a request. An engine that is not `bidirectional` waits in vain for as many offered tokens as
+    /// `threshold` or more: vLLM takes them into account, and never asks for them.
+    pub fn read(params: &Map<String, Value>, bidirectional: bool, threshold: usize) -> Self {
         if flag(params, "do_remote_prefill") {
             return match params.get("remote_block_ids") {
                 None | Some(Value::Null) => Self::Dies("do_remote_prefill without remote_block_ids"),
@@ -52,10 +53,17 @@ impl Intent {
         }
         if flag(params, "do_remote_decode") {
             let offered = params.get("remote_block_ids").is_some_and(|blocks| !blocks.is_null());
-            if !(offered && bidirectional) {
+            if !offered {
                 return Self::Prefill { reuse: None };
             }
-            return remote(params).map_or_else(Self::from, |reuse| Self::Prefill { reuse: Some(reuse) });
+            return match remote(params) {
+                Ok(reuse) if bidirectional => Self::Prefill { reuse: Some(reuse) },
+                Ok(reuse) if reuse.tokens.is_some_and(|tokens| tokens >= threshold.max(1)) => {
+                    Self::Hangs("an offer without bidirectional")
+                }
+                Err(incomplete) if bidirectional => incomplete.into(),
+                _ => Self::Prefill { reuse: None },
+            };
         }
         Self::Plain
     }
@@ -183,11 +191,16 @@ mod tests {
         };
         let back = json!({"do_remote_prefill": false, "do_remote_decode": true});
         let nothing = json!({"do_remote_prefill": false});
+        let mut longer = back.clone();
+        longer["remote_num_tokens"] = json!(64);
+        let unsaid = json!({"do_remote_prefill": false, "do_remote_decode": true, "remote_host": null});
         for (changes, bidirectional, expect) in [
             (json!({}), false, Intent::Decode(remote.clone())),
             (nothing, true, Intent::Plain),
             (back.clone(), true, Intent::Prefill { reuse: Some(remote) }),
             (back, false, Intent::Prefill { reuse: None }),
+            (longer, false, Intent::Hangs("an offer without bidirectional")),
+            (unsaid, false, Intent::Prefill { reuse: None }),
             (
                 json!({"remote_block_ids": null}),
                 false,
@@ -199,9 +212,9 @@ mod tests {
             (json!({"remote_block_ids": [[-1]]}), false, Intent::Malformed("remote_block_ids")),
             (json!({"remote_block_ids": []}), false, Intent::Malformed("remote_block_ids")),
         ] {
-            assert_eq!(Intent::read(&changed(changes.clone()), bidirectional), expect, "{changes}");
+            assert_eq!(Intent::read(&changed(changes.clone()), bidirectional, 64), expect, "{changes}");
         }
         let bare = json!({"do_remote_decode": true});
-        assert_eq!(Intent::read(bare.as_object().unwrap(), true), Intent::Prefill { reuse: None });
+        assert_eq!(Intent::read(bare.as_object().unwrap(), true, 64), Intent::Prefill { reuse: None });
     }
 }

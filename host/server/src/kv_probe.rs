@@ -1,5 +1,8 @@
 //! A probe pair: one small request of our own through a prefill and a decode engine, and what their counters say of
-//! it. It is no client's request: it goes past policies, sessions and request metrics.
+//! it; in bidirectional pools also a second one, whose prefill fetches what decode kept of the first. They are no client's
+//! requests: they go past policies, sessions and request metrics.
+
+mod back;
 
 use std::time::Duration;
 
@@ -8,21 +11,18 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sluice_core::kv_proof::{self, Answered, Counters, Doubt, NotMoved, Outcome, Part, Verdict};
+use sluice_core::kv_proof::{self, Answered, Back, Counters, Doubt, NotMoved, Outcome, Part, Verdict};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::clock::Clock;
-use crate::config::{Pool, WorkerUrl};
+use crate::config::{Pool, PoolMode, WorkerUrl};
 use crate::fleet::scrape::{self, EngineMetrics};
-use crate::handle::back::BackHandle;
 use crate::handle::{Handle, HandleError};
 use crate::http::body;
 use crate::http::members::Members;
 use crate::http::segments::Segments;
 use crate::ids::RequestId;
 use crate::pipeline::REQUEST_ID_HEADER;
-use crate::release::refused_body;
-use crate::request::Endpoint;
 use crate::upstream::{Upstream, UpstreamError};
 
 /// How long one leg may take: a cold handshake between engines takes seconds, a prompt of three blocks none.
@@ -36,6 +36,10 @@ const COUNTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Between two looks at the counters.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Of a bidirectional pool the prompt is made for blocks of so many tokens at the least: it then has more tokens than the 64
+/// below which vLLM's prefill engines compute rather than fetch, if they are not told otherwise.
+const BACK_BLOCK_TOKENS: u32 = 32;
 
 /// The longest answer to a probe read, in bytes: a handle of 2 MiB, with room.
 const ANSWER_BYTES_AT_MOST: usize = 4 * 1024 * 1024;
@@ -61,12 +65,28 @@ pub struct Proof {
     pub outcome: Outcome,
     /// What the prefill engine's handle says of it.
     pub holder: Option<Holder>,
+    /// Whether what decode keeps comes back to prefill; `None` where that was not tried: no bidirectional pool, or nothing came
+    /// to decode in the first place.
+    pub back: Option<Back>,
     /// Whether the prefill engine may keep blocks that nobody read, until their lease ends.
     #[serde(skip)]
     pub blocks_left: bool,
     /// Why the decode engine of a bidirectional pool keeps the probe's own turn until its time for that is over.
     #[serde(skip)]
     pub turn_left: Option<String>,
+}
+
+/// Two workers that are to be probed.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair<'a> {
+    /// Of both.
+    pub pool: &'a Pool,
+    /// Where the prefill worker answers.
+    pub prefill: &'a WorkerUrl,
+    /// Where the decode worker answers.
+    pub decode: &'a WorkerUrl,
+    /// Whether the way back may be tried, in a bidirectional pool.
+    pub tries_back: bool,
 }
 
 /// What a handle tells of the engine that gave it.
@@ -88,30 +108,29 @@ struct Prefilled {
 }
 
 impl Prober<'_> {
-    /// Probes one pair, within twice [`LEG_WITHIN`] and some seconds.
-    pub async fn pair(&self, pool: &Pool, prefill: &WorkerUrl, decode: &WorkerUrl, id: RequestId) -> Proof {
+    /// Probes one pair, within three times [`LEG_WITHIN`] and some seconds.
+    pub async fn pair(&self, pair: &Pair<'_>, id: RequestId) -> Proof {
         let mut proof = Proof {
             outcome: Outcome::Unproven(Doubt::NoMetric),
             holder: None,
+            back: None,
             blocks_left: false,
             turn_left: None,
         };
-        proof.outcome = match self.legs(pool, prefill, decode, id, &mut proof).await {
+        proof.outcome = match self.legs(pair, id, &mut proof).await {
             Ok(outcome) | Err(outcome) => outcome,
         };
-        proof.blocks_left = may_have_left_blocks(proof.holder.is_some(), &proof.outcome);
+        proof.blocks_left |= may_have_left_blocks(proof.holder.is_some(), &proof.outcome);
         proof
     }
 
-    async fn legs(
-        &self,
-        pool: &Pool,
-        prefill: &WorkerUrl,
-        decode: &WorkerUrl,
-        id: RequestId,
-        proof: &mut Proof,
-    ) -> Result<Outcome, Outcome> {
-        let prompt = kv_proof::prompt(id.nonce(), pool.block_tokens);
+    async fn legs(&self, pair: &Pair<'_>, id: RequestId, proof: &mut Proof) -> Result<Outcome, Outcome> {
+        let Pair { pool, prefill, decode, .. } = *pair;
+        let comes_back = pool.mode == PoolMode::Bidirectional;
+        // A turn of less than a prefill engine's usual threshold does not come back.
+        let block_tokens =
+            if comes_back { pool.block_tokens.max(BACK_BLOCK_TOKENS) } else { pool.block_tokens };
+        let prompt = kv_proof::prompt(id.nonce(), block_tokens);
         // Looked at first: a decode engine that cannot be reached costs no blocks on the other.
         let before = self.metrics(decode).await.map_err(unreachable(Part::Decode))?;
         let text = self.prefill_leg(pool, prefill, &prompt, id).await?;
@@ -120,25 +139,34 @@ impl Prober<'_> {
         let Prefilled { handle, prompt_tokens } = prefilled(&members)?;
         let started = self.clock.elapsed();
         let answer = self.decode_leg(pool, decode, &prompt, handle, id).await?;
-        proof.turn_left = self.end_turn(prefill, &answer, id).await.err();
-        let took_ms =
-            u32::try_from(self.clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u32::MAX);
-        let answered = |after| Answered {
+        let probe = Answered {
             prompt_tokens,
             block_tokens: pool.block_tokens,
-            took_ms,
+            took_ms: self.since(started),
             before: before.counters(),
-            after,
+            after: Counters::default(),
         };
+        let outcome = self.there(decode, probe).await;
+        let moved = outcome.as_ref().is_ok_and(|outcome| outcome.verdict() == Verdict::Moved);
+        self.way_back(pair, &answer, moved, id, proof).await;
+        outcome
+    }
+
+    /// What the decode engine counted.
+    async fn there(&self, decode: &WorkerUrl, probe: Answered) -> Result<Outcome, Outcome> {
         let deadline = Instant::now() + COUNTED_WITHIN;
         loop {
-            let after = self.metrics(decode).await.map_err(unreachable(Part::Decode))?;
-            let outcome = kv_proof::judge(&answered(after.counters()));
+            let after = self.metrics(decode).await.map_err(unreachable(Part::Decode))?.counters();
+            let outcome = kv_proof::judge(&Answered { after, ..probe });
             if outcome.verdict() == Verdict::Moved || Instant::now() >= deadline {
                 return Ok(outcome);
             }
             sleep(LOOK_EVERY).await;
         }
+    }
+
+    fn since(&self, started: Duration) -> u32 {
+        u32::try_from(self.clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u32::MAX)
     }
 
     async fn prefill_leg(
@@ -172,10 +200,13 @@ impl Prober<'_> {
         handle: Handle,
         id: RequestId,
     ) -> Result<Bytes, Outcome> {
-        let body = json!({
+        let mut body = json!({
             "model": pool.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": false,
-        })
-        .to_string();
+        });
+        if pool.mode == PoolMode::Bidirectional {
+            body["return_token_ids"] = true.into();
+        }
+        let body = body.to_string();
         let members = Members::parse(body.as_bytes()).map_err(|_| no_sense(Part::Decode))?;
         let body = members.write(&[], &[("kv_transfer_params", handle.json())]);
         match timeout(LEG_WITHIN, self.post(worker, "/v1/completions", body, id)).await {
@@ -200,30 +231,18 @@ impl Prober<'_> {
         }
     }
 
-    /// Has the decode engine let go of the probe's turn, where it says in its answer that it keeps it for a next one.
-    async fn end_turn(&self, prefill: &WorkerUrl, answer: &[u8], id: RequestId) -> Result<(), String> {
-        let members = Members::parse(answer).map_err(|error| error.to_string())?;
-        let Some(told) = members.get("kv_transfer_params") else { return Ok(()) };
-        let turn = BackHandle::read(told.get())?;
-        let body = refused_body(Endpoint::Completions, &turn.to_end());
-        match timeout(LEG_WITHIN, self.post(prefill, "/v1/completions", body, id)).await {
-            Ok(Ok((StatusCode::NOT_FOUND, _))) => Ok(()),
-            Ok(Ok((status, _))) => {
-                Err(format!("prefill answered {status} to a model nobody serves, not 404"))
-            }
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(format!("prefill did not answer within {} ms", waited_ms())),
-        }
-    }
-
     /// An engine with requests waiting for a place may answer yet; one without waits for KV that does not come.
     async fn silent(&self, decode: &WorkerUrl) -> Outcome {
         let waited_ms = waited_ms();
-        match self.metrics(decode).await {
-            // The probe itself may wait for its blocks.
-            Ok(metrics) if metrics.waiting <= 1 => Outcome::NotMoved(NotMoved::DecodeSilent { waited_ms }),
-            _ => Outcome::Unproven(Doubt::NoAnswer { part: Part::Decode, waited_ms }),
+        if self.waits_for_blocks_alone(decode).await {
+            return Outcome::NotMoved(NotMoved::DecodeSilent { waited_ms });
         }
+        Outcome::Unproven(Doubt::NoAnswer { part: Part::Decode, waited_ms })
+    }
+
+    async fn waits_for_blocks_alone(&self, worker: &WorkerUrl) -> bool {
+        // The probe itself may wait for its blocks.
+        self.metrics(worker).await.is_ok_and(|metrics| metrics.waiting <= 1)
     }
 
     /// An engine's `/metrics`.

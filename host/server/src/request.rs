@@ -250,6 +250,11 @@ impl ClientRequest<'_> {
         }
     }
 
+    /// Whether words of the client's end its answer.
+    pub fn has_stop_words(&self) -> bool {
+        self.members.get("stop").is_some_and(|stop| !matches!(stop.get(), "null" | "[]" | "\"\""))
+    }
+
     /// Output tokens of all answers that the client asks for.
     pub fn output_tokens_at_most(&self) -> Result<u64, ApiError> {
         let answers = |name| Ok::<_, ApiError>(optional::<u32>(&self.members, name)?.unwrap_or(1));

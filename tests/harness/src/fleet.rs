@@ -85,6 +85,14 @@ impl FleetPlan {
         self
     }
 
+    /// The same without this argument for the engines of a role.
+    pub fn engines_without(mut self, role: &str, argument: &str) -> Self {
+        for emulator in self.emulators.iter_mut().filter(|emulator| emulator.role == role) {
+            emulator.arguments.retain(|given| given != argument);
+        }
+        self
+    }
+
     /// The same with more lines of `[[pool]]`.
     pub fn pool(mut self, lines: &str) -> Self {
         self.host.pool.push_str(lines);

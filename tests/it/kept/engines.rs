@@ -23,7 +23,7 @@ async fn missed(fleet: &Fleet, reason: &str) -> f64 {
     fleet.host.metrics().await.unwrap().sum("sluice_kept_turn_misses_total", &[("reason", reason)])
 }
 
-async fn fetched(fleet: &Fleet) -> f64 {
+pub async fn fetched(fleet: &Fleet) -> f64 {
     let mut tokens = 0.0;
     for name in fleet.names().iter().filter(|name| name.starts_with("prefill")) {
         tokens += fleet.worker(name).prompt_tokens("external_kv_transfer").await.unwrap();
@@ -243,39 +243,6 @@ async fn a_turn_is_used_only_well_before_its_engine_lets_it_go() {
     // Nobody was asked for what it would have refused, and what expired here was let go, not left to its engine's time.
     assert_eq!(fleet.host.metrics().await.unwrap().sum("sluice_leg_failures_total", &[]), 0.0);
     assert_eq!(Events::of(&fleet).await.unreleased, 0.0);
-}
-
-/// A host that believes its engines to keep turns longer than they do is refused by them, and no client sees that.
-#[tokio::test]
-async fn a_turn_that_its_engine_has_let_go_of_costs_one_prefill() {
-    // Prefill engines decline the last 5 s of a hold: from its beginning on.
-    let plan = keeping_themselves(1, 1, "0.32", "").engines("decode", "--decoder-ttl-ms 4000");
-    let fleet = plan.start().await.unwrap();
-    let mut talk = Talk::new(Endpoint::Chat, "c");
-    for number in 0..3 {
-        talk.say(number, 60);
-        assert_eq!(talk.turn(&fleet).await.reused, 0);
-    }
-    let failed = [("worker", "prefill-0"), ("kind", "status_5xx")];
-    assert_eq!(fleet.host.metrics().await.unwrap().sum("sluice_leg_failures_total", &failed), 2.0);
-    assert_eq!(fetched(&fleet).await, 0.0);
-}
-
-/// The host's own probe is a turn to its decode engine, which would keep it for minutes.
-#[tokio::test]
-async fn a_probe_leaves_no_turn() {
-    for wire in ["0.32", "0.33"] {
-        let mut plan = keeping_themselves(1, 1, wire, "");
-        plan.host.pool = "kv_bytes_per_token = 64\nprobe_kv = true\n".into();
-        let fleet = plan.start().await.unwrap();
-        let moved = [("outcome", "moved")];
-        fleet
-            .host
-            .until_metric("sluice_kv_probes_total", &moved, |count| count == 1.0, crate::SOON)
-            .await
-            .unwrap();
-        nothing_left(&fleet).await;
-    }
 }
 
 /// Whoever ends a conversation has its engine let go of it, at once: with its last turn, by a request, or as an operator.

@@ -35,7 +35,9 @@ pub(super) struct Job {
 pub(super) fn intent(body: &RequestBody, config: &EmulatorConfig) -> Result<Intent, Refusal> {
     let params = body.transfer_params()?;
     Ok(match (params, config.connector) {
-        (Some(params), Connector::Pull) => Intent::read(params, config.bidirectional),
+        (Some(params), Connector::Pull) => {
+            Intent::read(params, config.bidirectional, config.kv_recompute_threshold)
+        }
         (Some(params), Connector::Host) => hosted::leg::read(params, config.block_tokens)
             .map_err(|what| Refusal::bad_parameter("kv_transfer_params", what))?
             .map_or(Intent::Plain, |wanted| Intent::Hosted(Box::new(wanted))),

@@ -31,6 +31,8 @@ struct Pool {
     serves: bool,
     #[serde(default)]
     note: Option<String>,
+    #[serde(default)]
+    turns_note: Option<String>,
     workers: Vec<Worker>,
 }
 
@@ -110,7 +112,7 @@ fn shown(listing: &Listing) -> String {
     }
     let mut out = table.to_string();
     for pool in &listing.pools {
-        if let Some(note) = &pool.note {
+        for note in pool.note.iter().chain(&pool.turns_note) {
             let serves = if pool.serves { "serves" } else { "does not serve" };
             out.push_str(&format!("\npool {} {serves}: {note}", pool.name));
         }
@@ -220,7 +222,7 @@ mod tests {
     #[test]
     fn workers_line_up() {
         let listing: Listing = serde_json::from_value(serde_json::json!({"pools": [{
-            "name": "main", "serves": true, "note": "KV does not move", "workers": [
+            "name": "main", "serves": true, "note": "KV does not move", "turns_note": "no turn comes back", "workers": [
                 {"name": "prefill-0", "role": "prefill", "state": "up", "draining": true, "handles": 2,
                  "booked": {"requests": 1, "prefill_tokens": 900}, "prefill_tokens_per_s": 5120.4},
                 {"name": "decode-0", "role": "decode", "state": "up", "draining": true, "safe_to_stop": true,
@@ -239,7 +241,8 @@ mod tests {
              main/decode-0   decode   drained, safe to stop  0         0        0        -         -         0 running, 0 waiting\n\
              main/decode-1   decode   up, spared             0         0        0        -         -         0 running, 0 waiting  fails again and again: answered 500\n\
              main/decode-2   decode   down                   0         0        0        -         -         0 running, 0 waiting  connection refused\n\
-             pool main serves: KV does not move"
+             pool main serves: KV does not move\n\
+             pool main serves: no turn comes back"
         );
     }
 

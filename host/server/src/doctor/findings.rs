@@ -42,6 +42,7 @@ pub fn of_pool(pool: &Pool, workers: &[&WorkerSeen], pairs: &[&PairSeen]) -> Vec
     let mut findings: Vec<_> = workers.iter().flat_map(|seen| of_worker(pool, seen)).collect();
     findings.extend(versions_differ(pool, workers));
     findings.extend(pairs.iter().filter_map(|pair| of_pair(pair)));
+    findings.extend(pairs.iter().filter_map(|pair| way_back(pair)));
     findings.extend(pairs.iter().find_map(|pair| kv_bytes(pool, pair)));
     findings
 }
@@ -263,5 +264,28 @@ fn of_pair(pair: &PairSeen) -> Option<Finding> {
         what: outcome.to_string(),
         why,
         cure: outcome.cure().unwrap_or_default().to_owned(),
+    })
+}
+
+/// Of bidirectional pools.
+fn way_back(pair: &PairSeen) -> Option<Finding> {
+    let back = pair.proof.as_ref()?.back.as_ref()?;
+    let (severity, why) = match back.verdict() {
+        Verdict::Moved => return None,
+        Verdict::NotMoved => (
+            Severity::Wrong,
+            "next turns of conversations are computed from their beginning, or cost a failed leg first: the pool's mode brings \
+             nothing",
+        ),
+        Verdict::Unproven => {
+            (Severity::Note, "a turn that prefill does not fetch shows nowhere but in engines' counters")
+        }
+    };
+    Some(Finding {
+        severity,
+        place: format!("{}/{} -> {}", pair.pool, pair.decode, pair.prefill),
+        what: back.to_string(),
+        why,
+        cure: back.cure().unwrap_or_default().to_owned(),
     })
 }

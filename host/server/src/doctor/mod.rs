@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::clock::Clock;
 use crate::config::{Config, Pool, Secrets};
 use crate::ids::Ids;
-use crate::kv_probe::Prober;
+use crate::kv_probe::{self, Prober};
 use crate::upstream::Upstream;
 use attached::Told;
 use examine::{Examiner, WorkerSeen};
@@ -75,7 +75,9 @@ pub async fn run(doctor: &Doctor<'_>, progress: impl Fn(&str)) -> Report {
                 Some(why) => pair.not_probed = Some(why),
                 None => {
                     progress(&format!("{}: a probe from {} to {}", pool.name, prefill.name, decode.name));
-                    pair.proof = Some(prober.pair(pool, &prefill.url, &decode.url, ids.next()).await);
+                    let probed =
+                        kv_probe::Pair { pool, prefill: &prefill.url, decode: &decode.url, tries_back: true };
+                    pair.proof = Some(prober.pair(&probed, ids.next()).await);
                 }
             }
             pairs.push(pair);

@@ -169,6 +169,10 @@ impl Report {
                 (None, why) => format!("not probed: {}", why.as_deref().unwrap_or("?")),
             };
             table.row([format!("{}/{} -> {}", pair.pool, pair.prefill, pair.decode), holder, what]);
+            if let Some(back) = pair.proof.as_ref().and_then(|proof| proof.back.as_ref()) {
+                let way = format!("{}/{} -> {}", pair.pool, pair.decode, pair.prefill);
+                table.row([way, dash(), format!("{}: {back}", back.verdict().name())]);
+            }
         }
         table
     }

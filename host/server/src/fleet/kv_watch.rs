@@ -8,16 +8,18 @@ use std::time::Duration;
 use serde::Serialize;
 use sluice_core::facts::Role;
 use sluice_core::health::State;
-use sluice_core::kv_proof::{self, Last, Outcome, Verdict};
+use sluice_core::kv_proof::{self, Back, Last, Outcome, Verdict};
 use sluice_core::load::Share;
 use tokio::task::JoinSet;
 
 use super::{Booking, Fleet, Pool, Worker};
 use crate::clock::millis;
+use crate::config::PoolMode;
 use crate::ids::Ids;
-use crate::kv_probe::{Prober, Proof};
+use crate::kv_probe::{self, Prober, Proof};
 use crate::restarting::restarting;
 use crate::telemetry::Telemetry;
+use crate::telemetry::labels::KvWay;
 use crate::upstream::Upstream;
 
 /// Between looks for a pair that is to be probed.
@@ -26,8 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// What is known of whether a pool's KV moves.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KvState {
-    /// Of the pool.
+    /// Of the pool, from prefill to decode.
     pub verdict: Verdict,
+    /// Of the pool, from decode back to prefill; `None` where it is no bidirectional one.
+    pub back: Option<Verdict>,
     /// Of each pair that was probed.
     pub pairs: Vec<PairState>,
 }
@@ -47,11 +51,40 @@ pub struct PairState {
     pub cure: Option<&'static str>,
     /// What requests suffer meanwhile.
     pub harm: Option<&'static str>,
+    /// The same of the way back; `None` where the pool is no bidirectional one.
+    pub back: Option<BackState>,
+}
+
+/// What is known of the way from decode back to prefill.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BackState {
+    /// In one word.
+    pub verdict: Verdict,
+    /// What the last probe showed.
+    pub what: String,
+    /// What to do about it.
+    pub cure: Option<&'static str>,
+    /// What requests suffer meanwhile.
+    pub harm: Option<&'static str>,
+    /// Whether prefill hangs on turns that decode keeps, so that none is to be offered to it.
+    pub hangs: bool,
+}
+
+impl BackState {
+    fn of(back: Option<&Back>) -> Self {
+        Self {
+            verdict: back.map_or(Verdict::Unproven, Back::verdict),
+            what: back.map_or_else(|| "not probed yet".to_owned(), Back::to_string),
+            cure: back.and_then(Back::cure),
+            harm: back.and_then(Back::harm),
+            hangs: back.is_some_and(Back::hangs),
+        }
+    }
 }
 
 impl Default for KvState {
     fn default() -> Self {
-        Self { verdict: Verdict::Unproven, pairs: Vec::new() }
+        Self { verdict: Verdict::Unproven, back: None, pairs: Vec::new() }
     }
 }
 
@@ -66,6 +99,25 @@ impl KvState {
             pair.what,
             pair.harm.unwrap_or_default()
         ))
+    }
+
+    /// What is amiss on the way back. Requests are served all the same, so it is for operators alone.
+    pub fn back_note(&self) -> Option<String> {
+        let backs = self.pairs.iter().filter_map(|pair| Some((pair, pair.back.as_ref()?)));
+        let (pair, back) = backs.into_iter().find(|(_, back)| back.verdict == Verdict::NotMoved)?;
+        Some(format!(
+            "kept turns do not come from {:?} back to {:?}: {}. {}",
+            pair.decode,
+            pair.prefill,
+            back.what,
+            back.harm.unwrap_or_default()
+        ))
+    }
+
+    /// Whether this prefill worker hangs on turns that this decode worker keeps.
+    pub fn hangs_on(&self, prefill: &str, decode: &str) -> bool {
+        let mut pairs = self.pairs.iter().filter(|pair| pair.prefill == prefill && pair.decode == decode);
+        pairs.any(|pair| pair.back.as_ref().is_some_and(|back| back.hangs))
     }
 }
 
@@ -106,6 +158,23 @@ impl Pair {
 
 type Key = (u64, u64);
 
+/// What the last probe of a pair showed.
+struct Known {
+    incarnations: (u32, u32),
+    at_ms: u64,
+    outcome: Outcome,
+    back: Option<Back>,
+}
+
+impl Known {
+    /// As far as it is to be probed again. What hangs is not asked the same once more.
+    fn last(&self) -> Last {
+        let back = self.back.as_ref().filter(|back| !back.hangs()).map(Back::verdict);
+        let verdict = Verdict::of_pairs([self.outcome.verdict()].into_iter().chain(back));
+        Last { verdict, at_ms: self.at_ms, incarnations: self.incarnations }
+    }
+}
+
 #[derive(Clone)]
 struct Watch {
     pool: Arc<Pool>,
@@ -116,7 +185,7 @@ struct Watch {
 
 impl Watch {
     async fn run(self) {
-        let mut known: BTreeMap<Key, (Last, Outcome)> = BTreeMap::new();
+        let mut known: BTreeMap<Key, Known> = BTreeMap::new();
         loop {
             let pairs = self.pairs();
             // What is no pair any more is forgotten, so the map is bounded by the pairs.
@@ -124,21 +193,25 @@ impl Watch {
             self.publish(&pairs, &known);
             let now_ms = millis(self.pool.now());
             let due = pairs.iter().find(|pair| {
-                let last = known.get(&pair.key()).map(|(last, _)| last);
-                kv_proof::is_due(last, pair.incarnations, now_ms)
+                let last = known.get(&pair.key()).map(Known::last);
+                kv_proof::is_due(last.as_ref(), pair.incarnations, now_ms)
             });
             let Some(pair) = due else {
                 tokio::time::sleep(LOOK_EVERY).await;
                 continue;
             };
-            let outcome = self.probe(pair).await;
-            self.tell(pair, &outcome, known.get(&pair.key()).map(|(last, _)| last.verdict));
-            let last = Last {
-                verdict: outcome.verdict(),
-                at_ms: millis(self.pool.now()),
-                incarnations: pair.incarnations,
-            };
-            known.insert(pair.key(), (last, outcome));
+            let before = known.remove(&pair.key());
+            let hung = before.as_ref().and_then(|before| {
+                let is_same = before.incarnations == pair.incarnations;
+                before.back.clone().filter(|back| is_same && back.hangs())
+            });
+            let (outcome, back) = self.probe(pair, hung).await;
+            self.tell(pair, &outcome, before.as_ref().map(|before| before.outcome.verdict()));
+            if let Some(back) = &back {
+                self.tell_back(pair, back, before.and_then(|before| before.back));
+            }
+            let at_ms = millis(self.pool.now());
+            known.insert(pair.key(), Known { incarnations: pair.incarnations, at_ms, outcome, back });
         }
     }
 
@@ -163,16 +236,22 @@ impl Watch {
             .collect()
     }
 
-    async fn probe(&self, pair: &Pair) -> Outcome {
+    /// `hung`: the way back, where these starts of the engines are known to hang on it.
+    async fn probe(&self, pair: &Pair, hung: Option<Back>) -> (Outcome, Option<Back>) {
         // Draining workers wait for the probe as for any request.
         let share = Share { requests: 1, ..Share::default() };
         let _booked = [&pair.prefill, &pair.decode].map(|worker| Booking::new(worker.clone(), share));
         let kept = pair.prefill.hold_handle(self.pool.clock(), self.pool.config.kv_lease_ms);
         let headers = self.pool.own_headers();
         let prober = Prober { upstream: &self.upstream, clock: &**self.pool.clock(), headers: &headers };
-        let (config, id) = (&self.pool.config, self.ids.next());
-        let Proof { outcome, blocks_left, turn_left, .. } =
-            prober.pair(config, &pair.prefill.url, &pair.decode.url, id).await;
+        let config = &self.pool.config;
+        let probed = kv_probe::Pair {
+            pool: config,
+            prefill: &pair.prefill.url,
+            decode: &pair.decode.url,
+            tries_back: hung.is_none(),
+        };
+        let Proof { outcome, back, blocks_left, turn_left, .. } = prober.pair(&probed, self.ids.next()).await;
         if !blocks_left {
             kept.over();
         }
@@ -184,13 +263,13 @@ impl Watch {
                 )
             });
         }
-        outcome
+        (outcome, hung.or(back))
     }
 
     fn tell(&self, pair: &Pair, outcome: &Outcome, before: Option<Verdict>) {
         let (pool, verdict) = (&self.pool.config.name, outcome.verdict());
         let (prefill, decode) = (&pair.prefill.name, &pair.decode.name);
-        self.telemetry.metrics.kv_probe(pool, prefill, decode, verdict);
+        self.telemetry.metrics.kv_probe(pool, prefill, decode, KvWay::There, verdict);
         if before == Some(verdict) {
             return;
         }
@@ -210,6 +289,36 @@ impl Watch {
         }
     }
 
+    fn tell_back(&self, pair: &Pair, back: &Back, before: Option<Back>) {
+        let (pool, verdict) = (&self.pool.config.name, back.verdict());
+        let (prefill, decode) = (&pair.prefill.name, &pair.decode.name);
+        self.telemetry.metrics.kv_probe(pool, prefill, decode, KvWay::Back, verdict);
+        if before.is_some_and(|before| before.verdict() == verdict) {
+            return;
+        }
+        let cure = back.cure().unwrap_or_default();
+        match verdict {
+            Verdict::Moved => tracing::info!(pool, prefill, decode, "kept turns come back: {back}"),
+            Verdict::NotMoved => {
+                let harm = back.harm().unwrap_or_default();
+                tracing::error!(
+                    pool,
+                    prefill,
+                    decode,
+                    "KEPT TURNS DO NOT COME BACK: {back}. {harm}. Cure: {cure}"
+                );
+            }
+            Verdict::Unproven => {
+                tracing::warn!(
+                    pool,
+                    prefill,
+                    decode,
+                    "not known whether kept turns come back: {back}. Cure: {cure}"
+                );
+            }
+        }
+    }
+
     fn compare_kv_bytes(&self, outcome: &Outcome) {
         let config = &self.pool.config;
         let configured = config.kv_bytes_per_token;
@@ -222,9 +331,12 @@ impl Watch {
         }
     }
 
-    fn publish(&self, pairs: &[Pair], known: &BTreeMap<Key, (Last, Outcome)>) {
+    fn publish(&self, pairs: &[Pair], known: &BTreeMap<Key, Known>) {
+        let comes_back = self.pool.config.mode == PoolMode::Bidirectional;
         let states = pairs.iter().map(|pair| {
-            let outcome = known.get(&pair.key()).map(|(_, outcome)| outcome);
+            let known = known.get(&pair.key());
+            let outcome = known.map(|known| &known.outcome);
+            let back = known.and_then(|known| known.back.as_ref());
             PairState {
                 prefill: pair.prefill.name.clone(),
                 decode: pair.decode.name.clone(),
@@ -232,11 +344,18 @@ impl Watch {
                 what: outcome.map_or_else(|| "not probed yet".to_owned(), Outcome::to_string),
                 cure: outcome.and_then(Outcome::cure),
                 harm: outcome.and_then(Outcome::harm),
+                back: comes_back.then(|| BackState::of(back)),
             }
         });
         let pairs: Vec<_> = states.collect();
+        let metrics = &self.telemetry.metrics;
         let verdict = Verdict::of_pairs(pairs.iter().map(|pair| pair.verdict));
-        self.telemetry.metrics.kv_moves(&self.pool.config.name, verdict);
-        self.pool.set_kv(KvState { verdict, pairs });
+        metrics.kv_moves(&self.pool.config.name, KvWay::There, verdict);
+        let backs = pairs.iter().filter_map(|pair| pair.back.as_ref()).map(|back| back.verdict);
+        let back = comes_back.then(|| Verdict::of_pairs(backs));
+        if let Some(back) = back {
+            metrics.kv_moves(&self.pool.config.name, KvWay::Back, back);
+        }
+        self.pool.set_kv(KvState { verdict, back, pairs });
     }
 }

@@ -8,6 +8,7 @@ use sluice_core::health::Report;
 
 use super::pairs::Pair;
 use super::{Pool, Worker};
+use crate::http::segments::Taken;
 use crate::telemetry::labels;
 use crate::text_table::one_line;
 
@@ -20,16 +21,21 @@ pub struct Leg {
     worker: Arc<Worker>,
     /// Who fetches from whom, when KV moves.
     pair: Option<Pair>,
+    /// Of a prefill leg that is to fetch a kept turn: set once it has left.
+    fetches_turn: Option<Taken>,
     is_trial: bool,
     is_pairs_trial: bool,
     told: bool,
 }
 
 impl Leg {
-    /// A prefill leg is sent.
-    pub fn prefill(pool: &Arc<Pool>, worker: &Arc<Worker>) -> Self {
+    /// A prefill leg is sent. `fetches_turn`: whose KV it is to fetch from decode, if it is; that has left with it once this is
+    /// set.
+    pub fn prefill(pool: &Arc<Pool>, worker: &Arc<Worker>, fetches_turn: Option<Taken>) -> Self {
         worker.metrics.leg(labels::Leg::Prefill);
-        Self::start(pool, worker, None)
+        let mut leg = Self::start(pool, worker, None);
+        leg.fetches_turn = fetches_turn;
+        leg
     }
 
     /// The one leg of a unified request is sent.
@@ -66,7 +72,15 @@ impl Leg {
             pool.publish();
         }
         let is_pairs_trial = pair.is_some_and(|pair| pool.pairs.sent(pair, now_ms));
-        Self { pool: pool.clone(), worker: worker.clone(), pair, is_trial, is_pairs_trial, told: false }
+        Self {
+            pool: pool.clone(),
+            worker: worker.clone(),
+            pair,
+            is_trial,
+            is_pairs_trial,
+            fetches_turn: None,
+            told: false,
+        }
     }
 
     /// Whose leg it is.
@@ -91,6 +105,9 @@ impl Leg {
     /// It came to nothing, or broke off.
     pub fn failed(&mut self, failure: Failure, why: &str) {
         self.told = true;
+        let fetches_turn = self.fetches_turn.as_ref().is_some_and(Taken::is_set);
+        let failure =
+            if fetches_turn && failure.may_be_the_holders() { Failure::TurnUnread } else { failure };
         if !failure.is_refusal() {
             self.worker.metrics.leg_failure(failure);
         }

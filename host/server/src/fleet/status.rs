@@ -24,6 +24,8 @@ pub struct PoolStatus {
     pub serves: bool,
     /// Why not, or what is amiss.
     pub note: Option<String>,
+    /// Why kept turns are of no use, where requests are served as well without.
+    pub turns_note: Option<String>,
     /// Whether KV moves between its workers; `None` of a pool that moves none.
     pub kv: Option<Arc<KvState>>,
     /// Prefill/decode pairs that are avoided since transfers between them failed.
@@ -115,6 +117,7 @@ fn pool_status(pool: &Pool) -> PoolStatus {
         mode: pool.config.mode.name(),
         serves,
         note,
+        turns_note: kv.as_ref().and_then(|kv| kv.back_note()),
         kv,
         pairs_open: pool.pairs.open(),
         workers,

@@ -17,8 +17,7 @@ pub(super) fn of(call: &Call<'_>, worker: &Worker) -> Asks {
     if !is_asked {
         return Asks::default();
     }
-    let tells_in_streams = || worker.seen().version.as_deref().is_some_and(streams::tell_of_kept_kv);
-    if !call.request.streams || tells_in_streams() {
+    if !call.request.streams || tells_in_streams(worker) {
         return Asks { token_ids: true, unstreamed: false };
     }
     match config.streams {
@@ -35,6 +34,11 @@ pub(super) fn of(call: &Call<'_>, worker: &Worker) -> Asks {
 pub(super) fn prompt_ids(call: &Call<'_>) -> bool {
     let is_kept = call.pool.config.mode == PoolMode::Bidirectional && call.chain.is_some();
     is_kept && call.request.unsplittable.is_none() && !call.pool.reuse_is_off()
+}
+
+/// Whether this worker's streams say what its engine keeps of their turns.
+pub(super) fn tells_in_streams(worker: &Worker) -> bool {
+    worker.seen().version.as_deref().is_some_and(streams::tell_of_kept_kv)
 }
 
 /// Whether a leg to this worker may carry the prompt's token ids, so that it is not tokenised again, and perhaps otherwise. From the

@@ -26,6 +26,7 @@ mod told;
 #[cfg(test)]
 mod told_cases;
 mod turn;
+mod unfetched;
 mod unified;
 
 use std::sync::Arc;

@@ -18,6 +18,7 @@ use super::deadline::Deadline;
 use super::dispatch::{self, Resend};
 use super::refusal::refusal;
 use super::reuse::{Back, Read};
+use super::unfetched::{self, Offered};
 use crate::config::HOLD_MARGIN_MS;
 use crate::fleet::{Booking, Leg, Worker};
 use crate::handle::{self, Handle, HandleError};
@@ -95,11 +96,16 @@ pub(super) async fn run(
 ) -> Result<Prefilled, Failed> {
     let mode = promised.as_ref().map_or(TransferMode::Pull, |held| held.blocks().mode());
     let asked = promised.as_ref().and_then(|held| held.blocks().hand_over());
+    let prefill = attempt.worker(row)?;
+    let offered = back.as_ref().and_then(|back| Offered::of(back, &prefill));
     let done = match leg(attempt, row, asked, back).await {
         Ok(done) => done,
         Err(failed) => {
             promised.into_iter().for_each(Held::void);
-            return Err(failed);
+            return Err(match offered {
+                Some(offered) => offered.failed(failed, attempt.call),
+                None => failed,
+            });
         }
     };
     let lease_ends = lease_ends(attempt.call, done.answered);
@@ -154,7 +160,7 @@ pub(super) async fn leg(
     let cached_tokens = attempt.cached_tokens(row);
     let share = Share::prefill(facts.request.prompt_tokens, cached_tokens, facts.block_tokens);
     let booking = Booking::new(worker.clone(), share);
-    let mut leg = Leg::prefill(&call.pool, &worker);
+    let mut leg = Leg::prefill(&call.pool, &worker, back.as_ref().map(|back| back.taken.clone()));
     let deadline = Deadline::prefill(call);
     let dispatched = call.app.clock.elapsed();
     let (body, resend) = match (hand_over, &back) {
@@ -188,7 +194,10 @@ pub(super) async fn leg(
     let mut kept = take_kept(call, &worker, &members, hand_over);
     if let Some(back) = back {
         match back.read(read.as_deref()) {
-            Read::AsProven => {}
+            Read::AsProven => {
+                let said = PrefillUsage::of(kept.as_ref().and_then(Kept::cached_tokens), &members);
+                unfetched::tell(call, &worker, &back, said.cached_tokens);
+            }
             read => read_otherwise(call, &worker, read, kept.take()),
         }
         back.came(kept.as_ref().and_then(Kept::cached_tokens), cached_tokens);

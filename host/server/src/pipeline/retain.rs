@@ -77,10 +77,15 @@ impl Turn {
             // An engine keeps only turns whose KV it fetched.
             return None;
         }
-        let handle = told
-            .and_then(|told| told.params.as_deref())
-            .ok_or_else(|| "it told of no kv_transfer_params".to_owned());
-        match handle.and_then(BackHandle::read) {
+        let Some(params) = told.and_then(|told| told.params.as_deref()) else {
+            if self.tells_of_kept {
+                self.tell_not_kept();
+            } else {
+                self.tell_untold("it told of no kv_transfer_params");
+            }
+            return None;
+        };
+        match BackHandle::read(params) {
             Ok(handle) => Some(HeldTurn::Engine(handle)),
             Err(why) => {
                 self.tell_untold(&why);
@@ -89,13 +94,30 @@ impl Turn {
         }
     }
 
-    /// The engine holds the turn for its own time, and nobody can use it or let it go.
+    /// The answer would have told of it. Of one that ended at the client's own stop words engines keep nothing, however they
+    /// were started.
+    fn tell_not_kept(&self) {
+        self.pool.metrics.fallback(Fallback::TurnNotKept);
+        if self.has_stop_words {
+            return;
+        }
+        let (pool, holder) = (&self.pool.config.name, &self.booking.worker().name);
+        self.app.telemetry.warn_once(&format!("not kept {pool} {holder}"), || {
+            format!(
+                "worker {holder:?} of pool {pool:?} told of no kept turn in an answer that would: it runs without \
+                 bidirectional_kv_xfer, so that next turns are computed from their beginning. Cure: start it with \
+                 kv_connector_extra_config {{\"bidirectional_kv_xfer\": true}}"
+            )
+        });
+    }
+
+    /// The engine may hold the turn for its own time, and nobody can use it or let it go.
     fn tell_untold(&self, why: &str) {
         self.pool.metrics.fallback(Fallback::TurnUntold);
         let (pool, holder) = (&self.pool.config.name, &self.booking.worker().name);
         self.app.telemetry.warn_once(&format!("untold {pool} {holder}"), || {
             format!(
-                "worker {holder:?} of pool {pool:?} keeps a turn's KV that no later turn can have: {why}. It stays until \
+                "worker {holder:?} of pool {pool:?} may keep a turn's KV that no later turn can have: {why}. It stays until \
                  decoder_kv_blocks_ttl is over. Cure: vLLM 0.33, which tells of it in streams as well, or streams = \"made\" \
                  for the pool"
             )

@@ -16,11 +16,12 @@ use super::tokenize;
 use crate::app::App;
 use crate::clock::millis;
 use crate::config::PoolMode;
+use crate::fleet::Worker;
 use crate::http::segments::Taken;
 use crate::kept::{Blocks, KeptFate, KeptTurn};
 use crate::off_loop;
 use crate::prompt_ids::{Agreement, PromptIds};
-use crate::telemetry::labels::Label;
+use crate::telemetry::labels::{Fallback, Label};
 
 /// Looks for what is kept of the conversation.
 pub(super) async fn find(call: &mut Call<'_>) {
@@ -123,6 +124,15 @@ impl Back {
         if !turn.is_usable(millis(call.app.clock.elapsed())) {
             return end(turn, KeptFate::Expired);
         }
+        let hangs = attempt
+            .table
+            .workers
+            .get(prefill as usize)
+            .is_some_and(|worker| call.pool.kv().hangs_on(&worker.name, &turn.holder.name));
+        if hangs {
+            call.pool.metrics.fallback(Fallback::TurnNotFetched);
+            return end(turn, KeptFate::Withheld);
+        }
         let saves = cut.tokens().saturating_sub(attempt.cached_tokens(prefill));
         if saves < threshold_tokens {
             return end(turn, KeptFate::Withheld);
@@ -137,6 +147,16 @@ impl Back {
         call.app.kept.count(&turn, KeptFate::Taken);
         let (app, tokens) = (call.app.clone(), cut.tokens());
         Some(Self { app, turn: Some(turn), tokens, ids, params, taken: Taken::default() })
+    }
+
+    /// Tokens that are offered.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    /// Who keeps them.
+    pub fn holder(&self) -> Option<&Arc<Worker>> {
+        self.turn.as_ref().map(|turn| &turn.holder)
     }
 
     /// How the prefill engine has read the prompt, by the ids that it tells.

@@ -12,6 +12,7 @@ use sluice_core::measure::transfer_overhead_ms;
 use sluice_core::session::{PromptMark, Session, TurnRecord};
 use sluice_core::verdict::TransferMode;
 
+use super::asks;
 use super::attempt::Attempt;
 use super::decide::Decision;
 use super::retain::TurnCounts;
@@ -68,6 +69,10 @@ pub(super) struct Turn {
     pub(super) hold: Option<TurnHold>,
     /// Whether its decode engine keeps it by itself when it is over.
     pub(super) is_pinned: bool,
+    /// Whether its answer tells of what its engine keeps, if that keeps anything.
+    pub(super) tells_of_kept: bool,
+    /// Whether the engine may have ended it at words of the client's, of which it keeps nothing.
+    pub(super) has_stop_words: bool,
     /// Which of its lives the decode engine was in when the leg was sent.
     pub(super) incarnation: u32,
     /// When its process started, as it says.
@@ -137,6 +142,8 @@ impl Turn {
             trunk: call.reuse_key.clone().filter(|_| call.ends_session),
             hold: turn_hold,
             is_pinned: false,
+            tells_of_kept: false,
+            has_stop_words: call.request.has_stop_words(),
             incarnation,
             engine_started_s,
             prefill_read: None,
@@ -163,7 +170,9 @@ impl Turn {
         // What an engine keeps by itself has to be let go, too, where no later turn can use it.
         let telling = (asks.token_ids || self.is_pinned).then(|| Telling::of(&self.pool, request, asks));
         let makes_stream = asks.unstreamed.then(|| (request.endpoint, StreamOptions::of(request)));
-        Self { telling, makes_stream, ..self }
+        let is_whole = asks.unstreamed || !request.streams;
+        let tells_of_kept = is_whole || asks::tells_in_streams(self.booking.worker());
+        Self { telling, makes_stream, tells_of_kept, ..self }
     }
 
     /// Prefill told that it read these ids, a JSON list.

@@ -114,9 +114,9 @@ pub(super) struct Workers {
     pub requests: Gauges<2>,
     pub prefill_backlog: Gauges<2>,
     pub kv_blocks_free: Gauges<2>,
-    pub kv_probes: Counters<2>,
-    pub kv_pair_moves: Gauges<3>,
-    pub kv_pool_moves: Gauges<1>,
+    pub kv_probes: Counters<3>,
+    pub kv_pair_moves: Gauges<4>,
+    pub kv_pool_moves: Gauges<2>,
     pub prefill_rate: Figures<2>,
     pub decode_step: Figures<2>,
 }
@@ -225,7 +225,8 @@ impl Workers {
                 "Prompt tokens of this host's requests that a worker has still to prefill",
             ),
             kv_blocks_free: new.metric("worker_kv_blocks_free", "KV blocks free at the last scrape"),
-            kv_probes: new.metric("kv_probes", "Probes of whether KV moves, by pool and what they showed"),
+            kv_probes: new
+                .metric("kv_probes", "Probes of whether KV moves, by pool, direction and what they showed"),
             kv_pair_moves: new
                 .metric("kv_moves", "1 if KV moves between two workers, 0 if not, -1 if not known"),
             kv_pool_moves: new.metric(

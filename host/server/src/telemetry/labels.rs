@@ -90,6 +90,11 @@ labels! {
         KeptTurnsFull = "kept_turns_full",
         /// A decode engine keeps a turn and did not tell where: nobody can use it or let it go.
         TurnUntold = "turn_untold",
+        /// A decode engine keeps nothing of a turn, as its answer tells: no later turn can use it.
+        TurnNotKept = "turn_not_kept_by_engine",
+        /// A prefill engine was offered a kept turn and computed what it could have fetched, or hangs on such offers and got
+        /// none.
+        TurnNotFetched = "turn_not_fetched",
         /// Prefill read a prompt otherwise than `/tokenize` did: decode computes it, and kept turns are not used any more.
         ReadOtherwise = "read_otherwise",
         /// Decode read a prompt otherwise than the prefill whose KV it was given.
@@ -112,6 +117,14 @@ labels! {
         BreakersIgnored = "breakers_ignored",
         /// Retries were spent: the client got the failure.
         RetryBudgetSpent = "retry_budget_spent",
+    }
+
+    /// Which way KV moves between engines.
+    KvWay {
+        /// A prompt's, from prefill to decode.
+        There = "prefill-to-decode",
+        /// A kept turn's, from decode to prefill.
+        Back = "decode-to-prefill",
     }
 
     /// What an answer that was asked for its token ids told of them.
@@ -283,6 +296,7 @@ impl Label for Retry {
         Self::After(Failure::Refused),
         Self::After(Failure::RefusedByOne),
         Self::After(Failure::HandleExpired),
+        Self::After(Failure::TurnUnread),
         Self::After(Failure::NoDecodeWorker),
         Self::After(Failure::HostShort),
         Self::After(Failure::OutOfTime),
@@ -369,6 +383,7 @@ mod tests {
         check::<Retry>();
         check::<Fallback>();
         check::<HandleFate>();
+        check::<KvWay>();
         check::<TokenIds>();
         check::<Tokenized>();
         check::<TransferMode>();

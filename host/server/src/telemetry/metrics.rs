@@ -11,6 +11,7 @@ use sluice_core::facts::Role;
 use sluice_core::kv_proof::Verdict;
 
 use super::families::{Policies, Requests, Spans, Tasks, Tls, Workers};
+use super::labels::{KvWay, Label};
 use super::pool_metrics::{NONE, OTHERS, POLICIES_LABELLED, PoolMetrics};
 use super::span_metrics::SpanMetrics;
 use super::worker_metrics::WorkerMetrics;
@@ -145,17 +146,20 @@ impl Metrics {
         &self.requests.in_flight
     }
 
-    /// A probe of whether KV moves from one worker to another ended.
-    pub fn kv_probe(&self, pool: &str, prefill: &str, decode: &str, verdict: Verdict) {
-        let labels = [("pool", pool.into()), ("outcome", verdict.name().into())];
+    /// A probe of whether KV moves between two workers ended.
+    pub fn kv_probe(&self, pool: &str, prefill: &str, decode: &str, way: KvWay, verdict: Verdict) {
+        let direction = ("direction", way.name().into());
+        let labels = [("pool", pool.into()), direction.clone(), ("outcome", verdict.name().into())];
         self.workers.kv_probes.get_or_create(&labels).inc();
-        let labels = [("pool", pool.into()), ("prefill", prefill.into()), ("decode", decode.into())];
+        let labels =
+            [("pool", pool.into()), direction, ("prefill", prefill.into()), ("decode", decode.into())];
         self.workers.kv_pair_moves.get_or_create(&labels).set(verdict.figure());
     }
 
     /// Whether a pool's KV moves.
-    pub fn kv_moves(&self, pool: &str, verdict: Verdict) {
-        self.workers.kv_pool_moves.get_or_create(&[("pool", pool.into())]).set(verdict.figure());
+    pub fn kv_moves(&self, pool: &str, way: KvWay, verdict: Verdict) {
+        let labels = [("pool", pool.into()), ("direction", way.name().into())];
+        self.workers.kv_pool_moves.get_or_create(&labels).set(verdict.figure());
     }
 
     /// Registers metrics that are kept elsewhere.
