@@ -13,10 +13,12 @@ fn second() -> Vec<u32> {
     FIRST.chain(ANSWER).chain(200..220).collect()
 }
 
-fn given_back() -> Value {
+/// Of a turn of so many tokens.
+fn given_back(tokens: u32) -> Value {
+    let blocks: Vec<_> = (7..7 + tokens.div_ceil(16)).collect();
     json!({
         "do_remote_prefill": false, "do_remote_decode": true, "remote_engine_id": "engine-d", "remote_request_id": "cmpl-d",
-        "remote_host": "127.0.0.1", "remote_port": 5700, "remote_block_ids": [[7, 8, 9]], "tp_size": 1, "remote_num_tokens": 47,
+        "remote_host": "127.0.0.1", "remote_port": 5700, "remote_block_ids": [blocks], "tp_size": 1, "remote_num_tokens": tokens,
     })
 }
 
@@ -41,7 +43,7 @@ async fn decode(version: &'static str) -> MockEngine {
         let answer = json!({
             "id": "cmpl-d", "object": "text_completion", "model": "emulated", "choices": [choice],
             "usage": {"prompt_tokens": read.len(), "total_tokens": read.len() + 8, "completion_tokens": 8},
-            "kv_transfer_params": if fetched { given_back() } else { Value::Null },
+            "kv_transfer_params": if fetched { given_back(read.len() as u32 + 7) } else { Value::Null },
         });
         Canned::json(200, &answer)
     };
@@ -149,7 +151,7 @@ async fn what_is_not_known_to_be_right_is_not_used() {
         assert_eq!(asked, [&Value::Bool(true); 2], "{what}");
         if reads.first_is_kept() {
             // All whole blocks; and prefill keeps what it makes of them.
-            let mut offered = given_back();
+            let mut offered = given_back(47);
             (offered["remote_num_tokens"], offered["remote_block_ids"]) = (32.into(), json!([[7, 8]]));
             assert_eq!(legs[1].body["kv_transfer_params"], offered, "{what}");
         } else {
@@ -190,7 +192,7 @@ async fn what_a_client_says_of_token_ids_is_its_own_matter() {
     for said in
         [json!(true), json!(false), Value::Null, json!(0), json!(1), json!("no"), json!("yes"), json!([])]
     {
-        let (prefill, decode) = (prefill(Reads::AsItSays).await, decode().await);
+        let (prefill, decode) = (prefill("0.32.0", Reads::AsItSays).await, decode("0.32.0").await);
         let guest = PolicyFile::guest("keeps-turns", "keeps-turns").unwrap();
         let plan = HostPlan::new(Mode::Bidirectional).policy("keeps-turns");
         let plan = plan.worker("prefill", prefill.url()).worker("decode", decode.url());
