@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-use sluice_harness::{Ask, Endpoint, Fleet, FleetPlan};
-use sluice_sim::words;
+use serde_json::{Value, json};
+use sluice_harness::{Endpoint, Fleet, FleetPlan, Host, HostPlan, MockEngine, Mode, PolicyFile};
 
 use super::engines::fetched;
 use super::talk::{self, Events, Taken, Talk, keeping_themselves, nothing_left, nothing_left_when_drained};
@@ -77,12 +76,23 @@ async fn a_decode_engine_that_keeps_nothing_is_named() {
 /// named.
 #[tokio::test]
 async fn an_engine_is_not_named_for_what_stop_words_do() {
-    let plan = keeping_themselves(1, 1, "0.32", "").engines_without("decode", "--bidirectional");
-    let mut fleet = plan.start().await.unwrap();
-    let ask = Ask::completion(&words(1, 60), 8).with("stop", "<end>");
-    fleet.client().ask(&ask).await.unwrap();
-    assert_eq!(fallbacks(&fleet, "turn_not_kept_by_engine").await, 1.0);
-    assert_eq!(times_said(&mut fleet, "told of no kept turn"), 0);
+    let (prefill, decode) =
+        (MockEngine::well_behaved().await.unwrap(), MockEngine::well_behaved().await.unwrap());
+    let guest = PolicyFile::guest("keeps-turns", "keeps-turns").unwrap();
+    let plan = HostPlan::new(Mode::Bidirectional).policy("keeps-turns");
+    let plan = plan.worker("prefill", prefill.url()).worker("decode", decode.url());
+    let mut host = Host::start(&plan, &[guest]).await.unwrap();
+    host.until_ready().await.unwrap();
+    for (number, (stop, said)) in
+        [(json!(["<end>"]), 0), (json!("<end>"), 0), (json!([]), 1)].into_iter().enumerate()
+    {
+        let body = json!({"model": "emulated", "prompt": "hello", "max_tokens": 8, "stop": stop});
+        assert_eq!(host.client().post("/v1/completions", &body).await.unwrap().status, 200);
+        let counted = [("reason", "turn_not_kept_by_engine")];
+        let fallbacks = host.metrics().await.unwrap().sum("sluice_fallbacks_total", &counted);
+        assert_eq!(fallbacks, number as f64 + 1.0);
+        assert_eq!(host.process().log().matches("told of no kept turn").count(), said, "{stop}");
+    }
 }
 
 /// A prefill engine that computes what it could fetch is named, and its answers are right.
@@ -172,7 +182,8 @@ async fn a_probe_proves_both_ways_and_leaves_nothing() {
 /// What a probe finds on the way back is counted, said once and shown to operators; balancers see a pool that serves.
 #[tokio::test]
 async fn a_probe_finds_turns_that_do_not_come_back() {
-    let cases: [(fn(FleetPlan) -> FleetPlan, &str); 3] = [
+    type Change = fn(FleetPlan) -> FleetPlan;
+    let cases: [(Change, &str); 3] = [
         (|plan| plan.engines_without("decode", "--bidirectional"), "decode told of no turn that it keeps"),
         (
             |plan| plan.engines("prefill", "--kv-recompute-threshold 100000"),

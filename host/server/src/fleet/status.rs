@@ -6,7 +6,7 @@ use serde::Serialize;
 use sluice_core::facts::{Role, Row};
 use sluice_core::health::State;
 
-use super::kv_watch::KvState;
+use super::kv_state::KvState;
 use super::scrape::Totals;
 use super::worker::BookedNow;
 use super::{Attachment, Fleet, Pool, Worker};
