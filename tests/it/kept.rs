@@ -2,6 +2,7 @@
 
 mod deaths;
 mod decided;
+mod ends;
 mod engines;
 mod lasting;
 mod otherwise;

@@ -177,6 +177,9 @@ pub struct MockEngine {
 /// Where mocks listen unless told otherwise.
 const LOOPBACK: &str = "127.0.0.1:0";
 
+/// What mocks say that they are unless told otherwise.
+const VERSION: &str = "0.32.0";
+
 type Script = dyn Fn(&Recorded) -> Canned + Send + Sync;
 
 impl MockEngine {
@@ -187,8 +190,25 @@ impl MockEngine {
         Self::start_at(LOOPBACK, None, script).await
     }
 
+    /// The same of another version of vLLM, by what it says.
+    pub async fn of_version(
+        version: &'static str,
+        script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
+    ) -> Result<Self, HarnessError> {
+        Self::start_as(version, LOOPBACK, None, script).await
+    }
+
     /// The same at an address of choice, over TLS if there is an acceptor.
     pub async fn start_at(
+        address: &str,
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
+    ) -> Result<Self, HarnessError> {
+        Self::start_as(VERSION, address, tls, script).await
+    }
+
+    async fn start_as(
+        version: &'static str,
         address: &str,
         tls: Option<TlsAcceptor>,
         script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
@@ -206,7 +226,7 @@ impl MockEngine {
                     let (script, seen, answering) = (script.clone(), seen.clone(), answering.clone());
                     async move {
                         let answering = Answering::begin(answering);
-                        let response = respond(&*script, &seen, request).await;
+                        let response = respond(version, &*script, &seen, request).await;
                         Ok::<_, Infallible>(
                             response.map(|body| CannedBody { _answering: Some(answering), ..body }),
                         )
@@ -297,6 +317,7 @@ const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 0\nvllm:num_reque
     vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1\n";
 
 async fn respond(
+    version: &str,
     script: &Script,
     seen: &Mutex<Vec<Recorded>>,
     request: Request<Incoming>,
@@ -304,7 +325,7 @@ async fn respond(
     let (head, body) = request.into_parts();
     let canned = match head.uri.path() {
         "/health" => Canned::text(200, "text/plain", ""),
-        "/version" => Canned::json(200, &json!({"version": "0.32.0"})),
+        "/version" => Canned::json(200, &json!({"version": version})),
         "/metrics" => Canned::text(200, "text/plain", METRICS),
         "/v1/models" => Canned::json(
             200,

@@ -17,6 +17,7 @@ fn given_back() -> Value {
     json!({
         "do_remote_prefill": false, "do_remote_decode": true, "remote_engine_id": "engine-d", "remote_request_id": "cmpl-d",
         "remote_host": "127.0.0.1", "remote_port": 5700, "remote_block_ids": [[7, 8, 9]], "tp_size": 1, "remote_num_tokens": 47,
+        "remote_blocks_expiry_time": 3_220.9,
     })
 }
 

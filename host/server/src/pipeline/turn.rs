@@ -13,6 +13,7 @@ use sluice_core::verdict::TransferMode;
 
 use super::attempt::Attempt;
 use super::decide::Decision;
+use super::pinned::Pinned;
 use super::retain::TurnCounts;
 use super::told::{Telling, Told};
 use crate::app::App;
@@ -61,12 +62,12 @@ pub(super) struct Turn {
     ends_session: bool,
     /// Of this turn, until it is known what becomes of it.
     pub(super) hold: Option<TurnHold>,
-    /// Whether its decode engine keeps it by itself when it is over.
-    pub(super) is_pinned: bool,
+    /// Where its decode engine keeps it by itself when it is over.
+    pub(super) pinned: Option<Pinned>,
     /// Which of its lives the decode engine was in when the leg was sent.
-    pub(super) incarnation: u32,
+    incarnation: u32,
     /// Where its request came in.
-    pub(super) endpoint: Endpoint,
+    endpoint: Endpoint,
     mark: PromptMark,
     prompt_bytes: usize,
     tokens: Arc<TokenUse>,
@@ -92,6 +93,8 @@ pub(super) struct AnswerEnd {
     pub prompt_tokens: Option<u32>,
     pub output_tokens: Option<u32>,
     pub finish: Option<Finish>,
+    /// Whether it ended with one of the client's stop strings.
+    pub by_stop_text: bool,
 }
 
 impl Turn {
@@ -122,7 +125,7 @@ impl Turn {
             chain: call.chain.clone(),
             ends_session: call.ends_session,
             hold: turn_hold,
-            is_pinned: false,
+            pinned: None,
             incarnation,
             endpoint: call.request.endpoint,
             leg,
@@ -145,7 +148,9 @@ impl Turn {
     /// Its leg was asked for this beyond what the client asked.
     pub fn asked(self, asks: Asks, request: &ClientRequest<'_>) -> Self {
         // What an engine keeps by itself has to be let go, too, where no later turn can use it.
-        let telling = (asks.token_ids || self.is_pinned).then(|| Telling::of(&self.pool, request, asks));
+        let params = self.pinned.as_ref().map(Pinned::told);
+        let tells = asks.token_ids || params.is_some();
+        let telling = tells.then(|| Telling::of(&self.pool, request, asks, params));
         let makes_stream = asks.unstreamed.then(|| (request.endpoint, StreamOptions::of(request)));
         Self { telling, makes_stream, ..self }
     }
@@ -158,7 +163,18 @@ impl Turn {
     /// Decode reads the blocks of this handle.
     pub fn reads(self, kept: Option<Arc<HandleGuard>>) -> Self {
         let is_pinned = kept.is_some() && self.pool.config.mode == PoolMode::Bidirectional;
-        Self { kept, is_pinned, ..self }
+        let pinned = is_pinned.then(|| {
+            let (app, pool, holder) = (self.app.clone(), self.pool.clone(), self.booking.worker().clone());
+            Pinned::new(app, pool, holder, (self.incarnation, self.endpoint), self.dispatched)
+        });
+        Self { kept, pinned, ..self }
+    }
+
+    /// Its engine had no more to say at this moment, or was done soon before it.
+    pub fn ended_after(&mut self, now: Duration) {
+        if let Some(pinned) = &mut self.pinned {
+            pinned.ended_after(now);
+        }
     }
 
     /// The first event of a stream is on its way.
@@ -244,7 +260,8 @@ impl Turn {
             None => {}
         }
         let finish = end.finish.unwrap_or(Finish::Other);
-        self.retain(TurnCounts { prompt_tokens, output_tokens, finish }, told.as_ref());
+        let counts = TurnCounts { prompt_tokens, output_tokens, finish, by_stop_text: end.by_stop_text };
+        self.retain(counts, told);
     }
 
     /// The answer broke after its first byte: told in the stream, never tried again.
