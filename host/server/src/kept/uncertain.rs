@@ -41,7 +41,7 @@ pub(super) async fn let_go(app: Arc<App>, turns: Vec<KeptTurn>) {
 
 /// Whether its holder can be told, and no leg of before this process is under way to it.
 fn can_be_told(turn: &EndedTurn) -> bool {
-    turn.holder.takes_work() && nobody_prefills(&turn.pool)
+    turn.holder.seen().health.state == State::Up && nobody_prefills(&turn.pool)
 }
 
 /// Whether some prefill worker is up, and all that are have run nothing when this process looked: whatever another one had sent

@@ -28,6 +28,7 @@ pub(super) struct Pinned {
     endpoint: Endpoint,
     /// The engine's handle, as soon as it came.
     told: ToldParams,
+    /// Its engine's own time for it began after that, by our clock.
     ended_after: Duration,
     is_settled: bool,
 }
