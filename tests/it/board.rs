@@ -98,7 +98,7 @@ async fn the_board_asks_for_what_there_is() {
     assert!(missing.is_empty(), "the board asks for {missing:?}, which no host has");
     // Whatever is told of policies and of KV that the host moves is looked at.
     let is_of = |name: &String| {
-        ["policy", "transfer", "kept", "session", "sessions"]
+        ["policy", "transfer", "kept", "holds", "session", "sessions"]
             .iter()
             .any(|of| name.starts_with(&format!("sluice_{of}_")))
     };

@@ -2,6 +2,7 @@
 
 mod deaths;
 mod decided;
+mod endings;
 mod ends;
 mod engines;
 mod lasting;

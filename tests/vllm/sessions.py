@@ -188,7 +188,7 @@ def _let_go(scene, maker):
     ledger.settle(report, "let go")
     post_json(sluice.admin_port, "/admin/workers/tiny/d0/drain", {})
     ledger.check_let_go(report, "drained", timeout_s=LET_GO_TIMEOUT_S)
-    unreleased = _events(sluice, "unreleased")
+    unreleased = sluice.metric("sluice_holds_unreleased_total")
     report.check("the router let go of all that nobody used", unreleased == 0, f"{unreleased:.0f} turns not")
 
 

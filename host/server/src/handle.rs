@@ -53,6 +53,9 @@ struct Fields {
     remote_num_tokens: Option<u32>,
     #[serde(default)]
     remote_prefill_cached_tokens: Option<u32>,
+    /// By the holder's own clock.
+    #[serde(default)]
+    remote_blocks_expiry_time: Option<f64>,
 }
 
 impl Handle {

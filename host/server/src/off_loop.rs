@@ -46,6 +46,16 @@ pub async fn run<T: Send + 'static>(
     run_within(DONE_WITHIN, bytes, work).await
 }
 
+/// Does work on so many bytes that nobody waits for: at once, or elsewhere if that may take long. Work that the end of the host
+/// overtakes is dropped undone.
+pub fn aside(bytes: usize, work: impl FnOnce() + Send + 'static) {
+    if is_short(bytes) {
+        return work();
+    }
+    // What is left out is its handle: it is not waited for.
+    drop(spawn_blocking(work));
+}
+
 async fn run_within<T: Send + 'static>(
     within: Duration,
     bytes: usize,
@@ -81,6 +91,16 @@ mod tests {
         for (bytes, stays) in [(LONG_FROM_BYTES - 1, true), (LONG_FROM_BYTES, false)] {
             let there = run(bytes, || std::thread::current().id()).await;
             assert_eq!(there.map(|there| there == here), Ok(stays), "{bytes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn long_work_that_nobody_waits_for_leaves_its_thread_free() {
+        let here = std::thread::current().id();
+        for (bytes, stays) in [(LONG_FROM_BYTES - 1, true), (LONG_FROM_BYTES, false)] {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            aside(bytes, move || sender.send(std::thread::current().id()).expect("it is waited for"));
+            assert_eq!(receiver.await.map(|there| there == here), Ok(stays), "{bytes}");
         }
     }
 

@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use hyper::{HeaderMap, Method, StatusCode};
 use sluice_core::facts::Role;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::app::App;
 use crate::clock::millis;
-use crate::config::DECLINED_BEFORE_END_MS;
 use crate::fleet::{Pool, Worker};
 use crate::held::{Blocks, Way};
-use crate::kept::{self, HeldTokens, KeptFate, KeptTurn, Place};
+use crate::kept::{EngineTurn, HeldTokens, KeptTurn, Place, Unreleased};
 use crate::pipeline::REQUEST_ID_HEADER;
 use crate::request::Endpoint;
 use crate::restarting::restarting;
@@ -64,7 +64,28 @@ pub struct EndedTurn {
     /// Whose engine holds it.
     pub holder: Arc<Worker>,
     /// Counts it as kept by its holder until it is ended.
-    pub counted: Option<Arc<HeldTokens>>,
+    pub counted: Arc<HeldTokens>,
+}
+
+impl EndedTurn {
+    /// One that was kept.
+    pub fn of(turn: &KeptTurn, engine: &EngineTurn) -> Self {
+        let (pool, holder) = (turn.pool.clone(), turn.holder.clone());
+        Self { place: engine.place.clone(), pool, holder, counted: turn.counted.clone() }
+    }
+
+    /// Nobody can have its engine let go of it: it counts with its worker until the engine's own time is over.
+    pub fn stays(&self, app: &App, why: Unreleased) {
+        app.kept.unreleased(&self.pool, why);
+        self.counted.stay_at(&self.place);
+    }
+}
+
+/// Has an engine let go of a turn that nobody wants. Never waits.
+pub fn let_go(app: &App, turn: EndedTurn) {
+    if let Err((turn, why)) = app.releases.end(turn) {
+        turn.stays(app, why);
+    }
 }
 
 /// Where holds to end are put.
@@ -88,20 +109,27 @@ impl Releases {
         }
     }
 
-    /// Asks for the end of a turn that was kept. Whether there is room for it.
-    pub fn end_turn(&self, turn: &KeptTurn) -> bool {
-        let kept::Blocks::Engine(engine) = &turn.blocks else { return true };
-        self.end(EndedTurn {
-            place: engine.place.clone(),
-            pool: turn.pool.clone(),
-            holder: turn.holder.clone(),
-            counted: Some(turn.counted.clone()),
-        })
+    fn end(&self, turn: EndedTurn) -> Result<(), (EndedTurn, Unreleased)> {
+        let why = match self.0.try_reserve() {
+            Ok(room) => {
+                room.send(ToEnd::Turn(Box::new(turn)));
+                return Ok(());
+            }
+            Err(TrySendError::Full(())) => Unreleased::QueueFull,
+            Err(TrySendError::Closed(())) => Unreleased::Stopped,
+        };
+        Err((turn, why))
     }
 
-    /// Asks for the end of a turn. Whether there is room for it.
-    pub fn end(&self, turn: EndedTurn) -> bool {
-        self.0.try_send(ToEnd::Turn(Box::new(turn))).is_ok()
+    /// Asks for the ends of many turns, as room comes for them. Those that are left when nobody ends any more, or this is
+    /// dropped, stay in the list.
+    pub async fn end_all(&self, turns: &mut Vec<EndedTurn>) {
+        while !turns.is_empty()
+            && let Ok(room) = self.0.reserve().await
+            && let Some(turn) = turns.pop()
+        {
+            room.send(ToEnd::Turn(Box::new(turn)));
+        }
     }
 }
 
@@ -127,13 +155,18 @@ impl Releasing {
         Self { tasks, stop }
     }
 
-    /// Ends the holds that wait, within a time: their requests are over, and nobody else will free their blocks before
-    /// the lease ends.
-    pub async fn finish(mut self) {
-        let _ = self.stop.send(true);
-        let ended = timeout(ENDED_WITHIN, async { while self.tasks.join_next().await.is_some() {} });
-        if ended.await.is_err() {
+    /// Ends the holds that wait and these turns, within a time: their requests are over, and nobody else will free their blocks
+    /// before the lease ends.
+    pub async fn finish(mut self, app: &App, mut turns: Vec<EndedTurn>) {
+        let ended = async {
+            app.releases.end_all(&mut turns).await;
+            let _ = self.stop.send(true);
+            while self.tasks.join_next().await.is_some() {}
+        };
+        if timeout(ENDED_WITHIN, ended).await.is_err() {
+            turns.iter().for_each(|turn| turn.stays(app, Unreleased::Stopped));
             tracing::warn!(
+                never_told = turns.len(),
                 "KV blocks that nobody will fetch stay until their leases end: not all could be given back within {} s",
                 ENDED_WITHIN.as_secs()
             );
@@ -227,10 +260,10 @@ async fn end_turn(app: &App, turn: EndedTurn) {
         handle: &handle,
     };
     // It can be let go after it could be used.
-    let over = millis(app.clock.elapsed()) >= place.usable_until_ms.saturating_add(DECLINED_BEFORE_END_MS);
+    let over = millis(app.clock.elapsed()) >= place.ends_ms();
     if let Err(why) = asked.refused(app, over).await {
         asked.tell_unreleased(app, &why);
-        app.kept.count_in(&turn.pool, KeptFate::Unreleased);
+        turn.stays(app, Unreleased::Untold);
     }
 }
 

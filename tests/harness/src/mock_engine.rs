@@ -174,11 +174,11 @@ pub struct MockEngine {
     _tasks: JoinSet<()>,
 }
 
-/// Of vLLM, unless told otherwise.
-const VERSION: &str = "0.32.0";
-
 /// Where mocks listen unless told otherwise.
 const LOOPBACK: &str = "127.0.0.1:0";
+
+/// What mocks say that they are unless told otherwise.
+const VERSION: &str = "0.32.0";
 
 type Script = dyn Fn(&Recorded) -> Canned + Send + Sync;
 
@@ -190,12 +190,12 @@ impl MockEngine {
         Self::start_at(LOOPBACK, None, script).await
     }
 
-    /// The same of another version of vLLM.
-    pub async fn start_as(
+    /// The same of another version of vLLM, by what it says.
+    pub async fn of_version(
         version: &'static str,
         script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
     ) -> Result<Self, HarnessError> {
-        Self::start_with(LOOPBACK, None, version, script).await
+        Self::start_as(version, LOOPBACK, None, script).await
     }
 
     /// The same at an address of choice, over TLS if there is an acceptor.
@@ -204,13 +204,13 @@ impl MockEngine {
         tls: Option<TlsAcceptor>,
         script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
     ) -> Result<Self, HarnessError> {
-        Self::start_with(address, tls, VERSION, script).await
+        Self::start_as(VERSION, address, tls, script).await
     }
 
-    async fn start_with(
+    async fn start_as(
+        version: &'static str,
         address: &str,
         tls: Option<TlsAcceptor>,
-        version: &'static str,
         script: impl Fn(&Recorded) -> Canned + Send + Sync + 'static,
     ) -> Result<Self, HarnessError> {
         let scheme = if tls.is_some() { "https" } else { "http" };

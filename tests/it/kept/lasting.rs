@@ -34,10 +34,8 @@ async fn go_on(fleet: &Fleet, talks: Vec<(Talk, Vec<u32>)>, is_there: bool) {
     }
 }
 
-async fn event(fleet: &Fleet, event: &str) {
-    let labels = [("event", event)];
-    let all = |count| count == TALKS as f64;
-    fleet.host.until_metric("sluice_kept_turns_total", &labels, all, SOON).await.unwrap();
+async fn all_are(fleet: &Fleet, metric: &str, label: (&str, &str)) {
+    fleet.host.until_metric(metric, &[label], |count| count == TALKS as f64, SOON).await.unwrap();
 }
 
 async fn ends(fleet: &mut Fleet) {
@@ -69,7 +67,7 @@ async fn what_a_host_that_died_knew_is_let_go() {
     saved(&|count| count >= before + 2.0).await;
     fleet.host.process().kill().await.unwrap();
     let fleet = fleet.host_again().await.unwrap();
-    event(&fleet, "uncertain").await;
+    all_are(&fleet, "sluice_holds_not_kept_total", ("reason", "uncertain")).await;
     nothing_left(&fleet).await;
     go_on(&fleet, talks, false).await;
     nothing_left_when_drained(&fleet).await;
@@ -102,7 +100,7 @@ async fn what_an_engine_lost_while_no_host_looked_is_not_used() {
     fleet.worker_mut("decode-0").process().kill().await.unwrap();
     fleet.restart("decode-0").await.unwrap();
     let fleet = fleet.host_again().await.unwrap();
-    event(&fleet, "lost").await;
+    all_are(&fleet, "sluice_kept_turns_total", ("event", "lost")).await;
     go_on(&fleet, talks, false).await;
     let metrics = fleet.host.metrics().await.unwrap();
     assert_eq!(metrics.sum("sluice_retries_total", &[]), 0.0);

@@ -19,6 +19,7 @@ fn given_back(tokens: u32) -> Value {
     json!({
         "do_remote_prefill": false, "do_remote_decode": true, "remote_engine_id": "engine-d", "remote_request_id": "cmpl-d",
         "remote_host": "127.0.0.1", "remote_port": 5700, "remote_block_ids": [blocks], "tp_size": 1, "remote_num_tokens": tokens,
+        "remote_blocks_expiry_time": 3_220.9,
     })
 }
 
@@ -47,7 +48,7 @@ async fn decode(version: &'static str) -> MockEngine {
         });
         Canned::json(200, &answer)
     };
-    MockEngine::start_as(version, script).await.unwrap()
+    MockEngine::of_version(version, script).await.unwrap()
 }
 
 /// What a prefill engine says that it read.
@@ -107,7 +108,7 @@ async fn prefill(version: &'static str, reads: Reads) -> MockEngine {
         }
         Canned::json(200, &answer)
     };
-    MockEngine::start_as(version, script).await.unwrap()
+    MockEngine::of_version(version, script).await.unwrap()
 }
 
 async fn ask(host: &Host, text: &str) -> Value {

@@ -164,6 +164,7 @@ pub struct Events {
     pub withheld: f64,
     /// Never kept here, though an engine held them.
     pub not_kept: f64,
+    /// Nobody wants them, and they stay for their engine's own time.
     pub unreleased: f64,
     /// Tokens.
     pub reused: f64,
@@ -184,8 +185,8 @@ impl Events {
             crowded: count("crowded"),
             drained: count("drained"),
             withheld: count("withheld"),
-            not_kept: count("not_kept"),
-            unreleased: count("unreleased"),
+            not_kept: metrics.sum("sluice_holds_not_kept_total", &[]),
+            unreleased: metrics.sum("sluice_holds_unreleased_total", &[]),
             reused: metrics.sum("sluice_reused_tokens_total", &[]),
         }
     }

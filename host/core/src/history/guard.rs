@@ -112,6 +112,63 @@ pub struct Told<'a> {
     pub has_media: bool,
 }
 
+impl Told<'_> {
+    fn counts(&self) -> Counts<'_> {
+        Counts {
+            prompt_ids: self.prompt_ids.map(<[u32]>::len),
+            output_ids: self.output_ids.map(<[u32]>::len),
+            tokens: self.tokens,
+            blocks_of_groups: self.blocks_of_groups,
+            block_tokens: self.block_tokens,
+            has_media: self.has_media,
+        }
+    }
+}
+
+/// The counts of a turn, by which it is seen at no cost whether anything could be proven of it: see [`Told`].
+#[derive(Debug, Clone, Copy)]
+pub struct Counts<'a> {
+    /// How many ids of the prompt were told, if any were.
+    pub prompt_ids: Option<usize>,
+    /// Of the answer.
+    pub output_ids: Option<usize>,
+    /// Tokens held, by the handle.
+    pub tokens: u32,
+    /// Block ids in each KV group, by the handle.
+    pub blocks_of_groups: &'a [usize],
+    /// Tokens of a block.
+    pub block_tokens: NonZeroU32,
+    /// Whether the history has media in it.
+    pub has_media: bool,
+}
+
+impl Counts<'_> {
+    /// Whether what was told belongs together.
+    ///
+    /// # Errors
+    /// Why nothing can be proven of the turn.
+    pub fn check(&self) -> Result<(), Refusal> {
+        if self.has_media {
+            return Err(Refusal::Media);
+        }
+        let (Some(prompt), Some(output)) = (self.prompt_ids, self.output_ids) else {
+            return Err(Refusal::NoTokenIds);
+        };
+        let (said, expected) = (self.tokens as usize, tokens_held(prompt, output));
+        if said != expected {
+            return Err(Refusal::CountMismatch { what: Counted::Tokens, said, expected });
+        }
+        let &[said] = self.blocks_of_groups else {
+            return Err(Refusal::SeveralKvGroups { groups: self.blocks_of_groups.len() });
+        };
+        let expected = self.tokens.div_ceil(self.block_tokens.get()) as usize;
+        if said != expected {
+            return Err(Refusal::CountMismatch { what: Counted::Blocks, said, expected });
+        }
+        Ok(())
+    }
+}
+
 /// KV that something can be proven of.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Held {
@@ -122,24 +179,8 @@ pub struct Held {
 impl Held {
     /// What an engine with blocks of its own holds after a turn.
     pub fn of_turn(told: &Told<'_>) -> Result<Self, Refusal> {
-        if told.has_media {
-            return Err(Refusal::Media);
-        }
-        let (Some(prompt), Some(output)) = (told.prompt_ids, told.output_ids) else {
-            return Err(Refusal::NoTokenIds);
-        };
-        let expected = tokens_held(prompt.len(), output.len());
-        if told.tokens as usize != expected {
-            let said = told.tokens as usize;
-            return Err(Refusal::CountMismatch { what: Counted::Tokens, said, expected });
-        }
-        let &[said] = told.blocks_of_groups else {
-            return Err(Refusal::SeveralKvGroups { groups: told.blocks_of_groups.len() });
-        };
-        let expected = told.tokens.div_ceil(told.block_tokens.get()) as usize;
-        if said != expected {
-            return Err(Refusal::CountMismatch { what: Counted::Blocks, said, expected });
-        }
+        told.counts().check()?;
+        let (prompt, output) = (told.prompt_ids.unwrap_or_default(), told.output_ids.unwrap_or_default());
         let ids: Vec<u32> = prompt.iter().chain(output).copied().take(told.tokens as usize).collect();
         Ok(Self::of_sequence(Sequence::of_ids(&ids), told.block_tokens))
     }

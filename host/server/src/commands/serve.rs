@@ -119,10 +119,8 @@ async fn host(config: Config, secrets: Secrets) -> ExitCode {
     let code = serve(app.clone(), clients, operators, tls).await;
     // Nothing is taken any more.
     drop((attachments, wheel));
-    if saver.is_none() {
-        app.kept.end_all(&*app);
-    }
-    releasing.finish().await;
+    let ended = if saver.is_none() { app.kept.end_all(&*app) } else { Vec::new() };
+    releasing.finish(&app, ended).await;
     if let Some(saver) = saver {
         saver.finish().await;
     }

@@ -21,8 +21,8 @@ const STRANDED_AT_MOST: usize = 65_536;
 pub struct Holds {
     /// Somebody may still read them, or is reading.
     open: u32,
-    /// Ends of the leases of those that nobody of ours will read.
-    stranded: BinaryHeap<Reverse<Duration>>,
+    /// Of those that nobody of ours will read: when their time is over, and tokens of kept turns in them.
+    stranded: BinaryHeap<Reverse<(Duration, u32)>>,
 }
 
 impl Holds {
@@ -34,20 +34,25 @@ impl Holds {
         self.open = self.open.saturating_sub(1);
     }
 
-    fn stranded(&mut self, lease_ends: Duration) {
+    /// Tokens that are forgotten for it.
+    fn stranded(&mut self, ends: Duration, tokens: u32) -> u64 {
         self.ended();
-        if self.stranded.len() >= STRANDED_AT_MOST {
-            self.stranded.pop();
-        }
-        self.stranded.push(Reverse(lease_ends));
+        let is_full = self.stranded.len() >= STRANDED_AT_MOST;
+        let forgotten = if is_full { self.stranded.pop() } else { None };
+        self.stranded.push(Reverse((ends, tokens)));
+        forgotten.map_or(0, |Reverse((_, tokens))| tokens.into())
     }
 
-    /// Handles that keep blocks on the worker at `now`.
-    pub fn live(&mut self, now: Duration) -> u32 {
-        while self.stranded.peek().is_some_and(|Reverse(ends)| *ends <= now) {
+    /// Handles that keep blocks on the worker at `now`, and tokens of those that do no more since the last look.
+    pub fn live(&mut self, now: Duration) -> (u32, u64) {
+        let mut over_tokens = 0;
+        while let Some(Reverse((ends, tokens))) = self.stranded.peek()
+            && *ends <= now
+        {
+            over_tokens += u64::from(*tokens);
             self.stranded.pop();
         }
-        self.open.saturating_add(self.stranded.len() as u32)
+        (self.open.saturating_add(self.stranded.len() as u32), over_tokens)
     }
 }
 
@@ -67,13 +72,22 @@ impl HandleGuard {
             self.worker.holds().ended();
         }
     }
+
+    /// Nobody can have the holder free them: it keeps them until `ends`, and so many tokens of a kept turn, which are counted
+    /// as held already, with them. Said after the end, it changes nothing.
+    pub fn stays_until(&self, ends: Duration, tokens: u32) {
+        if !self.is_over.swap(true, Ordering::Relaxed) {
+            let forgotten = self.worker.holds().stranded(ends, tokens);
+            self.worker.unhold_tokens(forgotten);
+        }
+    }
 }
 
 impl Drop for HandleGuard {
     fn drop(&mut self) {
         if !*self.is_over.get_mut() {
             // A reader's last sign of life renewed the lease at the latest now.
-            self.worker.holds().stranded(self.clock.elapsed() + self.lease);
+            self.worker.holds().stranded(self.clock.elapsed() + self.lease, 0);
         }
     }
 }
@@ -90,9 +104,16 @@ impl Worker {
         }
     }
 
-    /// Handles that keep blocks here now.
+    /// Handles that keep blocks here now. Tokens of kept turns whose time is over are held no more from this look on.
     pub fn live_handles(&self, now: Duration) -> u32 {
-        self.holds().live(now)
+        let (handles, over_tokens) = self.holds().live(now);
+        self.unhold_tokens(over_tokens);
+        handles
+    }
+
+    /// Its engine was started anew: what stays there until its time is over was its former life's.
+    pub(super) fn forget_stranded(&self) {
+        self.live_handles(Duration::MAX);
     }
 
     fn holds(&self) -> MutexGuard<'_, Holds> {
@@ -130,21 +151,25 @@ mod tests {
         #[test]
         fn each_handle_counts_until_it_is_over(steps in steps()) {
             let (mut holds, mut now) = (Holds::default(), 0);
-            let (mut open, mut leases) = (0, Vec::new());
+            let (mut open, mut leases, mut tokens) = (0, Vec::new(), 0);
             for step in steps {
                 match step {
                     Step::Open => { holds.opened(); open += 1; }
                     Step::End if open > 0 => { holds.ended(); open -= 1; }
                     Step::Strand(lease) if open > 0 => {
-                        holds.stranded(Duration::from_millis(now + lease));
+                        prop_assert_eq!(holds.stranded(Duration::from_millis(now + lease), lease as u32), 0);
                         open -= 1;
-                        leases.push(now + lease);
+                        leases.push((now + lease, lease));
+                        tokens += lease;
                     }
                     Step::Wait(ms) => now += ms,
                     Step::End | Step::Strand(_) => {}
                 }
-                let live = open + leases.iter().filter(|ends| **ends > now).count() as u32;
-                prop_assert_eq!(holds.live(Duration::from_millis(now)), live);
+                leases.retain(|(ends, _)| *ends > now);
+                let (live, over_tokens) = holds.live(Duration::from_millis(now));
+                prop_assert_eq!(live, open + leases.len() as u32);
+                tokens -= over_tokens;
+                prop_assert_eq!(tokens, leases.iter().map(|(_, tokens)| *tokens).sum::<u64>());
             }
         }
     }
@@ -153,12 +178,14 @@ mod tests {
     fn a_flood_of_stranded_handles_keeps_the_last_lease() {
         let mut holds = Holds::default();
         let ends = |number: usize| Duration::from_millis(number as u64 + 1);
+        let mut forgotten = 0;
         for number in 0..STRANDED_AT_MOST + 10 {
             holds.opened();
-            holds.stranded(ends(number));
+            forgotten += holds.stranded(ends(number), 2);
         }
-        assert_eq!(holds.live(Duration::ZERO) as usize, STRANDED_AT_MOST);
+        assert_eq!((holds.live(Duration::ZERO), forgotten), ((STRANDED_AT_MOST as u32, 0), 20));
         let last = ends(STRANDED_AT_MOST + 9);
-        assert_eq!((holds.live(last - Duration::from_nanos(1)), holds.live(last)), (1, 0));
+        let rest = 2 * (STRANDED_AT_MOST as u64 - 1);
+        assert_eq!((holds.live(last - Duration::from_nanos(1)), holds.live(last)), ((1, rest), (0, 2)));
     }
 }

@@ -186,6 +186,7 @@ impl Pool {
     /// An engine process started anew: what its breakers saw, and who holds blocks there, was before.
     fn began_anew(&self, worker: &Worker, seen: &mut Seen) {
         seen.incarnation = seen.incarnation.wrapping_add(1);
+        worker.forget_stranded();
         self.lives.fetch_add(1, Ordering::Relaxed);
         if !seen.breaker.is_closed() {
             tracing::info!(

@@ -288,8 +288,8 @@ impl Worker {
     }
 
     /// Fewer are held: as many as were added before.
-    pub fn unhold_tokens(&self, tokens: u32) {
-        self.held_tokens.fetch_sub(tokens.into(), Ordering::Relaxed);
+    pub fn unhold_tokens(&self, tokens: u64) {
+        self.held_tokens.fetch_sub(tokens, Ordering::Relaxed);
     }
 
     /// What was seen. Held for copies and small updates only, never across a wait.

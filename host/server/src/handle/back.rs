@@ -22,6 +22,9 @@ pub struct BackHandle {
     pub tokens: u32,
     /// Block ids in each KV group.
     pub blocks_of_groups: Vec<usize>,
+    /// Whether it says when the holder's own time for the blocks is over. vLLM always does, and a prefill engine that is not told
+    /// would read them after that, too.
+    pub says_its_end: bool,
 }
 
 impl BackHandle {
@@ -37,6 +40,7 @@ impl BackHandle {
             engine: fields.remote_engine_id.into(),
             tokens: tokens.ok_or("remote_num_tokens is not said")?,
             blocks_of_groups: fields.remote_block_ids.iter().map(Vec::len).collect(),
+            says_its_end: fields.remote_blocks_expiry_time.is_some(),
         })
     }
 
@@ -96,6 +100,9 @@ mod tests {
     fn count_and_ids_are_cut_together() {
         let handle = BackHandle::read(GOOD).expect("good");
         assert_eq!((handle.tokens, &handle.blocks_of_groups[..], &*handle.engine), (60, &[4][..], "e"));
+        let without_end = GOOD.replace(r#""remote_blocks_expiry_time":3220.9,"#, "");
+        let endless = BackHandle::read(&without_end).expect("good to be let go by");
+        assert_eq!((handle.says_its_end, endless.says_its_end), (true, false));
         for (proven, tokens, blocks) in
             [(60, 60, json!([[9, 36, 37, 38]])), (33, 33, json!([[9, 36, 37]])), (32, 32, json!([[9, 36]]))]
         {

@@ -7,6 +7,7 @@ use sluice_core::history::guard::Held;
 use sluice_engine_sdk::wire::TransferId;
 use sluice_transfer::protocol::Peer;
 
+use crate::config::DECLINED_BEFORE_END_MS;
 use crate::fleet::Worker;
 use crate::fleet::worker::Seen;
 use crate::handle::back::BackHandle;
@@ -51,7 +52,7 @@ pub struct Place {
     pub started_s: Option<f64>,
     /// Where its request came in.
     pub endpoint: Endpoint,
-    /// Past it the blocks may be another request's, by the clock that does not step.
+    /// Past it nobody may begin to read the blocks, by the clock that does not step.
     pub usable_until_ms: u64,
 }
 
@@ -67,6 +68,12 @@ impl Place {
     fn is_lost_with(&self, holder: &Seen) -> bool {
         let is_another = holder.started_s.zip(self.started_s).is_some_and(|(now, then)| now != then);
         is_another || holder.incarnation > self.incarnation
+    }
+
+    /// When the engine's own time for the blocks is over, less the margins of who counts it here: past it they may be another
+    /// request's, whoever is reading them.
+    pub fn ends_ms(&self) -> u64 {
+        self.usable_until_ms.saturating_add(DECLINED_BEFORE_END_MS)
     }
 }
 

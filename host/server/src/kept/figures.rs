@@ -28,12 +28,58 @@ pub enum KeptFate {
     Drained,
     /// It would have saved less than is worth fetching.
     Withheld,
-    /// Its engine held it by itself, and it was not to be kept.
-    NotKept,
+}
+
+/// Why a turn that an engine holds by itself is let go without having been kept here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotKept {
+    /// It was not to be kept, or could not be.
+    Unwanted,
+    /// Its answer did not come to its end here: its client left, or its engine failed after it told of the hold.
+    CutOff,
     /// Another process of this host kept it, and may have used it.
     Uncertain,
-    /// Its holder could not be told to let it go: it stays until its own time is over.
-    Unreleased,
+}
+
+impl NotKept {
+    const ALL: [Self; 3] = [Self::Unwanted, Self::CutOff, Self::Uncertain];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unwanted => "unwanted",
+            Self::CutOff => "cut_off",
+            Self::Uncertain => "uncertain",
+        }
+    }
+}
+
+/// Why a turn that an engine holds by itself, and that nobody wants, stays until its own time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreleased {
+    /// A leg that was to fetch it has left: it may be being read.
+    MayBeRead,
+    /// Too many wait to be let go.
+    QueueFull,
+    /// Its holder could not be told.
+    Untold,
+    /// What its engine told of it leads nowhere.
+    Unusable,
+    /// The host stopped first.
+    Stopped,
+}
+
+impl Unreleased {
+    const ALL: [Self; 5] = [Self::MayBeRead, Self::QueueFull, Self::Untold, Self::Unusable, Self::Stopped];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::MayBeRead => "may_be_read",
+            Self::QueueFull => "queue_full",
+            Self::Untold => "untold",
+            Self::Unusable => "unusable",
+            Self::Stopped => "stopped",
+        }
+    }
 }
 
 impl From<Ended> for KeptFate {
@@ -48,7 +94,7 @@ impl From<Ended> for KeptFate {
 }
 
 impl KeptFate {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 10] = [
         Self::Kept,
         Self::Renewed,
         Self::Taken,
@@ -59,9 +105,6 @@ impl KeptFate {
         Self::Crowded,
         Self::Drained,
         Self::Withheld,
-        Self::NotKept,
-        Self::Uncertain,
-        Self::Unreleased,
     ];
 
     fn name(self) -> &'static str {
@@ -76,9 +119,6 @@ impl KeptFate {
             Self::Crowded => "crowded",
             Self::Drained => "drained",
             Self::Withheld => "withheld",
-            Self::NotKept => "not_kept",
-            Self::Uncertain => "uncertain",
-            Self::Unreleased => "unreleased",
         }
     }
 }
@@ -89,6 +129,8 @@ type ByPool = Family<[(&'static str, String); 1], Counter>;
 pub(super) struct Counted {
     turns: Family<[(&'static str, String); 2], Counter>,
     missed: Family<[(&'static str, String); 2], Counter>,
+    not_kept: Family<[(&'static str, String); 2], Counter>,
+    unreleased: Family<[(&'static str, String); 2], Counter>,
     reused: ByPool,
 }
 
@@ -101,11 +143,19 @@ impl Counted {
         let help =
             "Requests that got nothing of what was kept of their conversation, or not all of it, by reason";
         registry.register("kept_turn_misses", help, Family::clone(&missed));
+        let (not_kept, unreleased) = (Family::default(), Family::default());
+        let help = "Turns that decode engines held by themselves and that were let go without having been kept, by reason";
+        registry.register("holds_not_kept", help, Family::clone(&not_kept));
+        let help = "Turns that decode engines hold by themselves, that nobody wants and that stay until the engine's own time is \
+                    over, by reason";
+        registry.register("holds_unreleased", help, Family::clone(&unreleased));
         let help = "Prompt tokens that came from kept turns instead of being computed; of those that prefill is believed to have had itself none";
         registry.register("reused_tokens", help, reused.clone());
-        let counted = Self { turns, missed, reused };
+        let counted = Self { turns, missed, not_kept, unreleased, reused };
         for pool in pools {
             KeptFate::ALL.into_iter().for_each(|fate| drop(counted.of(pool, fate)));
+            NotKept::ALL.into_iter().for_each(|why| drop(of(&counted.not_kept, pool, why.name())));
+            Unreleased::ALL.into_iter().for_each(|why| drop(of(&counted.unreleased, pool, why.name())));
             drop(counted.reused.get_or_create(&[("pool", pool.clone())]));
         }
         counted
@@ -120,10 +170,22 @@ impl Counted {
     }
 
     pub fn missed(&self, pool: &str, why: &'static str) {
-        self.missed.get_or_create_owned(&[("pool", pool.to_owned()), ("reason", why.to_owned())]).inc();
+        of(&self.missed, pool, why).inc();
+    }
+
+    pub fn not_kept(&self, pool: &str, why: NotKept) {
+        of(&self.not_kept, pool, why.name()).inc();
+    }
+
+    pub fn unreleased(&self, pool: &str, why: Unreleased) {
+        of(&self.unreleased, pool, why.name()).inc();
     }
 
     pub fn reused(&self, pool: &str, tokens: u32) {
         self.reused.get_or_create(&[("pool", pool.to_owned())]).inc_by(tokens.into());
     }
+}
+
+fn of(reasons: &Family<[(&'static str, String); 2], Counter>, pool: &str, why: &str) -> Counter {
+    reasons.get_or_create_owned(&[("pool", pool.to_owned()), ("reason", why.to_owned())])
 }

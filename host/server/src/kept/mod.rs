@@ -16,9 +16,11 @@ pub mod saved;
 #[cfg(test)]
 mod tests;
 mod turn_hold;
+mod uncertain;
 pub mod wheel;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use sluice_core::facts::RequestFacts;
 use sluice_core::history::Digest;
@@ -32,10 +34,11 @@ use tokio::sync::Notify;
 
 use crate::app::App;
 use crate::fleet::{HandleGuard, Pool, Worker};
+use crate::release::{self, EndedTurn};
 use crate::telemetry::metrics::Metrics;
 pub use blocks::{Blocks, EngineTurn, Hosted, Place};
 use figures::Counted;
-pub use figures::KeptFate;
+pub use figures::{KeptFate, NotKept, Unreleased};
 pub use turn_hold::{Reuse, TurnHold};
 
 /// Turns kept at a time: about 600 bytes each here; decode engines run out of blocks long before.
@@ -116,33 +119,41 @@ impl Holders for App {
                     let _ = node.release(hosted.transfer);
                 }
             }
-            Blocks::Engine(_) => {
-                if !self.releases.end_turn(turn) {
-                    self.kept.count_in(&turn.pool, KeptFate::Unreleased);
-                }
-            }
+            Blocks::Engine(engine) => release::let_go(self, EndedTurn::of(turn, engine)),
         }
     }
 }
 
-/// Tokens counted as held by a worker, until dropped.
+/// Tokens counted as held by a worker: until dropped, or as long as its engine has them for certain.
 pub struct HeldTokens {
     holder: Arc<Worker>,
     tokens: u32,
     handle: HandleGuard,
+    /// When nobody could have the holder let them go.
+    stays_until: OnceLock<Duration>,
 }
 
 impl HeldTokens {
     /// Counts them.
     pub fn new(holder: &Arc<Worker>, tokens: u32, handle: HandleGuard) -> Self {
         holder.hold_tokens(tokens);
-        Self { holder: holder.clone(), tokens, handle }
+        Self { holder: holder.clone(), tokens, handle, stays_until: OnceLock::new() }
+    }
+
+    /// Nobody can have the holder let them go: they count until its own time for them is over, or its engine is another.
+    pub fn stay_at(&self, place: &Place) {
+        if self.holder.seen().incarnation == place.incarnation {
+            let _ = self.stays_until.set(Duration::from_millis(place.ends_ms()));
+        }
     }
 }
 
 impl Drop for HeldTokens {
     fn drop(&mut self) {
-        self.holder.unhold_tokens(self.tokens);
+        if let Some(ends) = self.stays_until.get() {
+            return self.handle.stays_until(*ends, self.tokens);
+        }
+        self.holder.unhold_tokens(self.tokens.into());
         // A worker that drains need not wait for what nobody wants any more.
         self.handle.over();
     }
@@ -222,10 +233,18 @@ impl KeptTurns {
         turns.into_iter().for_each(|turn| self.end(holders, turn, fate));
     }
 
-    /// Ends all: this host goes, and nobody comes after it who knows them.
-    pub fn end_all(&self, holders: &impl Holders) {
+    /// Ends all: this host goes, and nobody comes after it who knows them. What engines keep is given back, for them to be told.
+    pub fn end_all(&self, holders: &impl Holders) -> Vec<EndedTurn> {
         let turns = self.table().take_all(|_| true);
-        turns.into_iter().for_each(|turn| self.end(holders, turn, KeptFate::Released));
+        let ended = turns.into_iter().filter_map(|turn| {
+            self.count(&turn, KeptFate::Released);
+            match &turn.blocks {
+                Blocks::Engine(engine) => return Some(EndedTurn::of(&turn, engine)),
+                Blocks::Hosted(_) => holders.release(&turn),
+            }
+            None
+        });
+        ended.collect()
     }
 
     /// Ends all that went with its engine.
@@ -251,6 +270,16 @@ impl KeptTurns {
     /// Counts what became of a turn of a pool.
     pub fn count_in(&self, pool: &Pool, fate: KeptFate) {
         self.counted.count(&pool.config.name, fate);
+    }
+
+    /// Counts a hold of an engine that was let go without having been kept here.
+    pub fn not_kept(&self, pool: &Pool, why: NotKept) {
+        self.counted.not_kept(&pool.config.name, why);
+    }
+
+    /// Counts a hold of an engine that nobody wants and that stays until its own time is over.
+    pub fn unreleased(&self, pool: &Pool, why: Unreleased) {
+        self.counted.unreleased(&pool.config.name, why);
     }
 
     /// Counts why a request got nothing of what was kept, or not all of it.

@@ -2,32 +2,22 @@
 //! go. Those that this host moves end with its node.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sluice_core::facts::{RequestFacts, Role};
+use sluice_core::facts::RequestFacts;
 use sluice_core::history::Digest;
 use sluice_core::history::guard::Held;
 use sluice_core::history::scope::ConversationKey;
 use sluice_core::kept::saved::{Left, Returned, SavedAt, returned};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
 
-use super::{Blocks, EngineTurn, HeldTokens, KeptFate, KeptTurn, Place};
+use super::{Blocks, EngineTurn, HeldTokens, KeptTurn, Place, uncertain};
 use crate::app::App;
-use crate::fleet::{Pool, Worker};
 use crate::handle::back::BackHandle;
-use crate::release::EndedTurn;
 use crate::request::Endpoint;
 use crate::sessions::holds::SavesHolds;
 use crate::telemetry::labels::Label;
-
-/// How long engines may take to be seen after a start, so that they can be told to let go of what was saved.
-const SEEN_WITHIN: Duration = Duration::from_secs(30);
-
-/// Between two looks for them.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A turn, as it is saved.
 #[derive(Debug, Serialize, Deserialize)]
@@ -103,7 +93,7 @@ impl SavesHolds for SavedTurns {
         );
         if !uncertain.is_empty() {
             let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-            telling.spawn(let_go(app, uncertain));
+            telling.spawn(uncertain::let_go(app, uncertain));
         }
     }
 }
@@ -159,28 +149,4 @@ fn turn(app: &App, saved: SavedTurn, left: Left, now_ms: u64) -> Option<(Convers
         counted: Arc::new(HeldTokens::new(holder, tokens, handle)),
     };
     Some((saved.key, turn))
-}
-
-/// Tells the holders of turns that may have been used since they were saved, as soon as there is somebody to tell them.
-async fn let_go(app: Arc<App>, turns: Vec<KeptTurn>) {
-    let until = Instant::now() + SEEN_WITHIN;
-    for turn in turns {
-        while !can_be_told(&turn.pool, &turn.holder) && Instant::now() < until {
-            sleep(LOOK_AGAIN_AFTER).await;
-        }
-        let Blocks::Engine(engine) = &turn.blocks else { continue };
-        let is_taken = app.releases.end(EndedTurn {
-            place: engine.place.clone(),
-            pool: turn.pool.clone(),
-            holder: turn.holder.clone(),
-            counted: Some(turn.counted.clone()),
-        });
-        let fate = if is_taken { KeptFate::Uncertain } else { KeptFate::Unreleased };
-        app.kept.count(&turn, fate);
-    }
-}
-
-fn can_be_told(pool: &Pool, holder: &Worker) -> bool {
-    let prefills = |worker: &&Arc<Worker>| worker.role == Role::Prefill && worker.takes_work();
-    holder.takes_work() && pool.table().workers.iter().any(|worker| prefills(&worker))
 }

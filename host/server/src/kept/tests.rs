@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
+use sluice_core::health::Report;
 use sluice_core::testing;
 use sluice_core::verdict::Keep;
 use sluice_engine_sdk::wire::{EngineId, TransferId};
@@ -17,6 +18,8 @@ use super::*;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Secrets};
 use crate::fleet::Fleet;
+use crate::handle::back::BackHandle;
+use crate::request::Endpoint;
 
 const POOL: &str = "
     [transfer]
@@ -363,4 +366,74 @@ fn who_would_end_first_makes_room() {
     kept.make_room(&told, bench.decode(1).id, 1);
     kept.make_room(&told, bench.decode(0).id, 13);
     assert_eq!(*told.released.lock().expect("no panic"), [2, 3]);
+}
+
+fn place(usable_until_ms: u64, incarnation: u32) -> Place {
+    const HANDLE: &str = r#"{"do_remote_prefill":false,"do_remote_decode":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1,"remote_num_tokens":9}"#;
+    Place {
+        handle: BackHandle::read(HANDLE).expect("a handle"),
+        started_s: None,
+        incarnation,
+        endpoint: Endpoint::Chat,
+        usable_until_ms,
+    }
+}
+
+/// What nobody can have let go counts with its worker until its engine's own time is over, or the engine is another.
+#[test]
+fn what_stays_counts_until_its_engine_lets_it_go() {
+    let bench = Bench::new();
+    let holder = bench.decode(0);
+    let now_ms = crate::clock::millis(bench.clock.elapsed());
+    for (stays, in_ms, left, later) in [
+        (None, 0, (0, 0), (0, 0)),
+        (Some(0), 60_000, (7, 1), (0, 0)),
+        // Of another life of its engine.
+        (Some(9), 60_000, (0, 0), (0, 0)),
+    ] {
+        let counted = HeldTokens::new(holder, 7, holder.hold_handle(&bench.clock, 0));
+        assert_eq!(bench.held(), (7, 1));
+        if let Some(incarnation) = stays {
+            counted.stay_at(&place(now_ms + in_ms, incarnation));
+        }
+        drop(counted);
+        assert_eq!(bench.held(), left, "{stays:?}");
+        let ends = Duration::from_millis(place(now_ms + in_ms, 0).ends_ms());
+        assert_eq!(holder.live_handles(ends - Duration::from_millis(1)), left.1, "{stays:?}");
+        assert_eq!((holder.live_handles(ends), bench.held()), (0, later), "{stays:?}");
+    }
+    let counted = HeldTokens::new(holder, 7, holder.hold_handle(&bench.clock, 0));
+    counted.stay_at(&place(now_ms + 60_000, 0));
+    drop(counted);
+    // Its engine comes up, for all that is known anew.
+    bench.pool.report(holder, Report::ProbeOk);
+    assert_eq!(bench.held(), (0, 0));
+}
+
+/// However many are let go at once, as when a host starts again or stops: each waits for room.
+#[tokio::test]
+async fn more_turns_than_may_wait_are_let_go() {
+    const TURNS: usize = 5_000;
+    let bench = Bench::new();
+    let (pool, holder) = (bench.pool.clone(), bench.decode(0).clone());
+    let counted = Arc::new(HeldTokens::new(&holder, 7, holder.hold_handle(&bench.clock, 0)));
+    let turn = || EndedTurn {
+        place: place(0, 0),
+        pool: pool.clone(),
+        holder: holder.clone(),
+        counted: counted.clone(),
+    };
+    let (releases, mut waiting) = release::queue();
+    let mut turns: Vec<_> = (0..TURNS).map(|_| turn()).collect();
+    let taking = async {
+        for _ in 0..TURNS {
+            waiting.recv().await.expect("one more");
+        }
+    };
+    tokio::join!(releases.end_all(&mut turns), taking);
+    assert!(turns.is_empty());
+    drop(waiting);
+    turns.push(turn());
+    releases.end_all(&mut turns).await;
+    assert_eq!(turns.len(), 1, "nobody ends any more");
 }

@@ -42,6 +42,7 @@ pub fn turn(app: &Arc<App>) -> JoinSet<()> {
                     kept.end_lost(&*here.app);
                 }
                 let next_ms = look(kept, &here).await;
+                here.look_after_workers();
                 let now_ms = here.now_ms();
                 let rest = next_ms
                     .map_or(SLEEP_AT_MOST, |at_ms| Duration::from_millis(at_ms.saturating_sub(now_ms)));
@@ -113,6 +114,17 @@ async fn look_after(kept: &KeptTurns, world: &impl World, due: DueTurn<KeptTurn>
 /// This host.
 struct Here {
     app: Arc<App>,
+}
+
+impl Here {
+    /// What nobody could let go of is no more once its engine's own time for it is over.
+    fn look_after_workers(&self) {
+        let now = self.app.clock.elapsed();
+        let workers = self.app.fleet.pools().iter().flat_map(|pool| &pool.workers);
+        for worker in workers {
+            worker.live_handles(now);
+        }
+    }
 }
 
 impl Holders for Here {

@@ -84,6 +84,8 @@ pub(super) async fn pass_on(
         }
         BegunBody::Whole(bytes) => bytes,
     };
+    // Engines send whole answers when they are done.
+    turn.ended_after(head_came);
     let (prefilled, telling, makes_stream) = (turn.prefilled(), turn.telling.take(), turn.makes_stream);
     let length = bytes.len();
     let work = move || {
@@ -243,6 +245,18 @@ fn finish_reason<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
     choices.into_iter().find_map(|choice| choice.finish_reason)
 }
 
+/// Whether an answer was ended by one of the client's stop strings: vLLM names it. One that a token's id ended has a number.
+fn was_stopped_by_text(members: &Members<'_>) -> bool {
+    #[derive(Deserialize)]
+    struct Choice<'a> {
+        #[serde(borrow, default)]
+        stop_reason: Option<Cow<'a, str>>,
+    }
+    // A number is no such choice.
+    let choices = members.read::<Vec<Choice<'_>>>("choices").ok().flatten().unwrap_or_default();
+    choices.iter().any(|choice| choice.stop_reason.is_some())
+}
+
 /// Usage and finish of one chunk of a stream.
 pub(super) fn answer_end(members: &Members<'_>) -> AnswerEnd {
     end_of(members, finish_reason(members).as_deref())
@@ -260,6 +274,7 @@ fn end_of(members: &Members<'_>, finish_reason: Option<&str>) -> AnswerEnd {
         prompt_tokens: usage.as_ref().map(|usage| usage.prompt_tokens),
         output_tokens: usage.and_then(|usage| usage.completion_tokens),
         finish: finish_reason.map(finish),
+        by_stop_text: finish_reason.is_some() && was_stopped_by_text(members),
     }
 }
 
@@ -284,9 +299,26 @@ mod tests {
             bytes,
             r#"{"id":"x","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":58,"total_tokens":90,"completion_tokens":32}}"#
         );
-        let expected =
-            AnswerEnd { prompt_tokens: Some(58), output_tokens: Some(32), finish: Some(Finish::Length) };
+        let expected = AnswerEnd {
+            prompt_tokens: Some(58),
+            output_tokens: Some(32),
+            finish: Some(Finish::Length),
+            by_stop_text: false,
+        };
         assert_eq!(end, expected);
+    }
+
+    #[test]
+    fn a_stop_string_is_told_from_a_stop_token() {
+        for (reason, by_text) in
+            [("null", false), ("151645", false), (r#""\n\n""#, true), (r#""a\"b""#, true)]
+        {
+            let body = format!(
+                r#"{{"choices":[{{"index":0,"text":"x","finish_reason":"stop","stop_reason":{reason}}}]}}"#
+            );
+            let (_, end) = finish_whole(body.into(), None).expect("an answer");
+            assert_eq!((end.finish, end.by_stop_text), (Some(Finish::Stop), by_text), "{reason}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod facts;
 mod history;
 mod hosted;
 pub(crate) mod origin;
+mod pinned;
 mod prefill;
 mod pull;
 pub(crate) mod refusal;

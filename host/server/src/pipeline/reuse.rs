@@ -18,9 +18,10 @@ use crate::clock::millis;
 use crate::config::PoolMode;
 use crate::fleet::Worker;
 use crate::http::segments::Taken;
-use crate::kept::{Blocks, KeptFate, KeptTurn};
+use crate::kept::{Blocks, Holders, KeptFate, KeptTurn, Unreleased};
 use crate::off_loop;
 use crate::prompt_ids::{Agreement, PromptIds};
+use crate::release::EndedTurn;
 use crate::telemetry::labels::{Fallback, Label};
 
 /// Looks for what is kept of the conversation.
@@ -183,10 +184,12 @@ impl Back {
 impl Drop for Back {
     fn drop(&mut self) {
         let Some(turn) = self.turn.take() else { return };
-        if self.taken.is_set() {
-            self.app.kept.count(&turn, KeptFate::Unreleased);
-        } else {
-            self.app.kept.end(&*self.app, turn, KeptFate::Released);
+        match &turn.blocks {
+            Blocks::Engine(engine) if self.taken.is_set() => {
+                EndedTurn::of(&turn, engine).stays(&self.app, Unreleased::MayBeRead);
+            }
+            // Counted as taken: that was its end here.
+            _ => self.app.release(&turn),
         }
     }
 }

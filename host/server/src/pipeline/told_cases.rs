@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::told::{Telling, Told};
+use super::told::{Ids, Telling, Told};
 use super::turn::AnswerEnd;
 use crate::http::sse::{self, Splitter};
 use crate::telemetry::labels::TokenIds;
@@ -10,11 +10,22 @@ use crate::telemetry::labels::TokenIds;
 const MANY: usize = 1_000;
 
 fn end(prompt: u32, output: u32) -> AnswerEnd {
-    AnswerEnd { prompt_tokens: Some(prompt), output_tokens: Some(output), finish: None }
+    AnswerEnd { prompt_tokens: Some(prompt), output_tokens: Some(output), ..AnswerEnd::default() }
 }
 
 /// A stream cut in pieces of `step` bytes: what it told, and what of it the client got.
 fn streamed(stream: &[u8], step: usize, strips: bool, counts: AnswerEnd) -> (Told, Vec<u8>) {
+    let (told, out, _) = streamed_with_params(stream, step, strips, counts);
+    (told, out)
+}
+
+/// The same, and the handle that it told.
+fn streamed_with_params(
+    stream: &[u8],
+    step: usize,
+    strips: bool,
+    counts: AnswerEnd,
+) -> (Told, Vec<u8>, Option<String>) {
     let (mut telling, mut splitter, mut out) = (Telling::new(strips, MANY), Splitter::default(), Vec::new());
     for piece in stream.chunks(step) {
         let whole = splitter.push_whole(Bytes::copy_from_slice(piece)).expect("short events");
@@ -22,12 +33,8 @@ fn streamed(stream: &[u8], step: usize, strips: bool, counts: AnswerEnd) -> (Tol
             out.extend(telling.event(event));
         }
     }
-    (telling.end(&counts), out.concat())
-}
-
-fn told(payloads: &[&str], counts: AnswerEnd) -> Told {
-    let stream: String = payloads.iter().map(|payload| format!("data: {payload}\n\n")).collect();
-    streamed(stream.as_bytes(), 512, true, counts).0
+    let params = telling.params();
+    (telling.end(&counts), out.concat(), params)
 }
 
 fn recorded(name: &str) -> Vec<u8> {
@@ -74,10 +81,10 @@ fn recorded_streams_tell_their_ids_and_clients_see_none() {
             let (told, seen) = streamed(&stream, step, true, counts);
             assert_eq!(
                 (told.prompt_ids.as_ref(), told.output_ids.as_ref()),
-                (Some(&prompt), Some(&output)),
+                (Some(&Ids::Read(prompt.clone())), Some(&output)),
                 "{name}"
             );
-            assert_eq!((told.params, told.ids), (None, Some(TokenIds::Told)), "{name}");
+            assert_eq!(told.ids, Some(TokenIds::Told), "{name}");
             assert_eq!(
                 String::from_utf8(seen).expect("UTF-8"),
                 unasked(&stream),
@@ -143,7 +150,8 @@ fn what_is_not_sure_is_not_told() {
         (&[ROLE], uncounted, TokenIds::Absent),
         (&[], uncounted, TokenIds::Absent),
     ] {
-        let told = told(payloads, counts);
+        let stream: String = payloads.iter().map(|payload| format!("data: {payload}\n\n")).collect();
+        let (told, _, params) = streamed_with_params(stream.as_bytes(), 512, true, counts);
         let is_told = expected == TokenIds::Told;
         assert_eq!(told.ids, Some(expected), "{payloads:?}");
         assert_eq!(
@@ -152,8 +160,8 @@ fn what_is_not_sure_is_not_told() {
             "{payloads:?}"
         );
         // What the engine keeps is told all the same: it may have to be let go.
-        let params = payloads.contains(&LAST).then_some(r#"{"remote_num_tokens":4}"#);
-        assert_eq!(told.params.as_deref(), params, "{payloads:?}");
+        let expected = payloads.contains(&LAST).then_some(r#"{"remote_num_tokens":4}"#);
+        assert_eq!(params.as_deref(), expected, "{payloads:?}");
     }
 }
 
@@ -184,9 +192,28 @@ fn whole_answers_are_told_and_cleaned() {
     ] {
         let mut telling = Telling::new(true, MANY);
         assert_eq!(telling.whole(Bytes::from_static(answer.as_bytes())), cleaned);
+        assert_eq!(telling.params().as_deref(), Some(r#"{"a":1}"#));
         let told = telling.end(&end(2, 2));
-        assert_eq!((told.prompt_ids, told.output_ids), (Some(vec![1, 2]), Some(vec![3, 4])));
-        assert_eq!(told.params.as_deref(), Some(r#"{"a":1}"#));
+        assert_eq!((told.prompt_ids, told.output_ids), (Some(Ids::Read(vec![1, 2])), Some(vec![3, 4])));
+    }
+}
+
+/// The ids of a long prompt are counted at once, and read later.
+#[test]
+fn a_long_prompt_is_read_when_it_is_needed() {
+    for count in [10, 100_000] {
+        let ids: Vec<u32> = (0..count).map(|id| 10_000 + id).collect();
+        let list = serde_json::to_string(&ids).expect("a list");
+        let payload = ROLE.replace("[1,2]", &list);
+        let stream: String =
+            [&*payload, WORD, "[DONE]"].map(|payload| format!("data: {payload}\n\n")).concat();
+        let mut telling = Telling::new(true, 200_000);
+        let seen: Vec<_> =
+            sse::events(&Bytes::from(stream)).filter_map(|event| telling.event(event)).collect();
+        assert!(seen.iter().all(|event| event.len() < 1_000));
+        let prompt = telling.end(&end(count, 1)).prompt_ids.expect("told");
+        assert_eq!((matches!(prompt, Ids::Text(_)), prompt.count()), (count > 10, ids.len()));
+        assert_eq!(prompt.read(), Some(ids));
     }
 }
 

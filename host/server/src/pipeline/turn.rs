@@ -15,6 +15,7 @@ use sluice_core::verdict::TransferMode;
 use super::asks;
 use super::attempt::Attempt;
 use super::decide::Decision;
+use super::pinned::Pinned;
 use super::retain::TurnCounts;
 use super::told::{Telling, Told};
 use crate::app::App;
@@ -60,27 +61,25 @@ pub(super) struct Turn {
     /// Digests of its request's history, where its pool keeps turns.
     pub(super) chain: Option<Arc<Chain>>,
     /// Of its conversation, this one among them.
-    in_flight: Option<Arc<TurnsInFlight>>,
+    pub(super) in_flight: Option<Arc<TurnsInFlight>>,
     /// Whether its client says that nothing comes after it.
     ends_session: bool,
     /// The conversation that it went on from, which ends with it.
     trunk: Option<ConversationKey>,
     /// Of this turn, until it is known what becomes of it.
     pub(super) hold: Option<TurnHold>,
-    /// Whether its decode engine keeps it by itself when it is over.
-    pub(super) is_pinned: bool,
     /// Whether its answer tells of what its engine keeps, if that keeps anything.
     pub(super) tells_of_kept: bool,
     /// Whether the engine may have ended it at words of the client's, of which it keeps nothing.
     pub(super) has_stop_words: bool,
-    /// Which of its lives the decode engine was in when the leg was sent.
-    pub(super) incarnation: u32,
-    /// When its process started, as it says.
-    pub(super) engine_started_s: Option<f64>,
     /// Ids of the prompt as prefill read it, as a JSON list, if it told.
     pub(super) prefill_read: Option<Bytes>,
+    /// Where its decode engine keeps it by itself when it is over.
+    pub(super) pinned: Option<Pinned>,
+    /// Which of its lives the decode engine was in when the leg was sent.
+    incarnation: u32,
     /// Where its request came in.
-    pub(super) endpoint: Endpoint,
+    endpoint: Endpoint,
     mark: PromptMark,
     prompt_bytes: usize,
     tokens: Arc<TokenUse>,
@@ -106,6 +105,8 @@ pub(super) struct AnswerEnd {
     pub prompt_tokens: Option<u32>,
     pub output_tokens: Option<u32>,
     pub finish: Option<Finish>,
+    /// Whether it ended with one of the client's stop strings.
+    pub by_stop_text: bool,
 }
 
 impl Turn {
@@ -118,10 +119,7 @@ impl Turn {
         dispatched: Duration,
     ) -> Self {
         let Attempt { call, facts, decision, turn_hold, .. } = attempt;
-        let (incarnation, engine_started_s) = {
-            let engine = leg.worker().seen();
-            (engine.incarnation, engine.started_s)
-        };
+        let incarnation = leg.worker().seen().incarnation;
         Self {
             app: call.app.clone(),
             pool: call.pool.clone(),
@@ -141,11 +139,10 @@ impl Turn {
             ends_session: call.ends_session,
             trunk: call.reuse_key.clone().filter(|_| call.ends_session),
             hold: turn_hold,
-            is_pinned: false,
             tells_of_kept: false,
             has_stop_words: call.request.has_stop_words(),
+            pinned: None,
             incarnation,
-            engine_started_s,
             prefill_read: None,
             endpoint: call.request.endpoint,
             leg,
@@ -168,7 +165,9 @@ impl Turn {
     /// Its leg was asked for this beyond what the client asked.
     pub fn asked(self, asks: Asks, request: &ClientRequest<'_>) -> Self {
         // What an engine keeps by itself has to be let go, too, where no later turn can use it.
-        let telling = (asks.token_ids || self.is_pinned).then(|| Telling::of(&self.pool, request, asks));
+        let params = self.pinned.as_ref().map(Pinned::told);
+        let tells = asks.token_ids || params.is_some();
+        let telling = tells.then(|| Telling::of(&self.pool, request, asks, params));
         let makes_stream = asks.unstreamed.then(|| (request.endpoint, StreamOptions::of(request)));
         let is_whole = asks.unstreamed || !request.streams;
         let tells_of_kept = is_whole || asks::tells_in_streams(self.booking.worker());
@@ -188,7 +187,18 @@ impl Turn {
     /// Decode reads the blocks of this handle.
     pub fn reads(self, kept: Option<Arc<HandleGuard>>) -> Self {
         let is_pinned = kept.is_some() && self.pool.config.mode == PoolMode::Bidirectional;
-        Self { kept, is_pinned, ..self }
+        let pinned = is_pinned.then(|| {
+            let (app, pool, holder) = (self.app.clone(), self.pool.clone(), self.booking.worker().clone());
+            Pinned::new(app, pool, holder, (self.incarnation, self.endpoint), self.dispatched)
+        });
+        Self { kept, pinned, ..self }
+    }
+
+    /// Its engine had no more to say at this moment, or was done soon before it.
+    pub fn ended_after(&mut self, now: Duration) {
+        if let Some(pinned) = &mut self.pinned {
+            pinned.ended_after(now);
+        }
     }
 
     /// The first event of a stream is on its way.
@@ -281,7 +291,8 @@ impl Turn {
             None => {}
         }
         let finish = end.finish.unwrap_or(Finish::Other);
-        self.retain(TurnCounts { prompt_tokens, output_tokens, finish }, told.as_ref());
+        let counts = TurnCounts { prompt_tokens, output_tokens, finish, by_stop_text: end.by_stop_text };
+        self.retain(counts, told);
         if let (Some(key), Some(turns)) = (&self.session_key, &self.in_flight) {
             ends::settle(&self.app, key, turns);
         }

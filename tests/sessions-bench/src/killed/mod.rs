@@ -113,7 +113,7 @@ async fn kill(mut fleet: Fleet, traffic: &Traffic) -> anyhow::Result<(Fleet, End
     let cut_off = traffic.counts().cut_off;
     let metrics = fleet.host.metrics().await?;
     let reused = metrics.sum("sluice_reused_tokens_total", &[]);
-    let let_go = metrics.sum("sluice_kept_turns_total", &[("event", "uncertain")]);
+    let let_go = metrics.sum("sluice_holds_not_kept_total", &[("reason", "uncertain")]);
     traffic.host_goes();
     let began = Instant::now();
     fleet.host.process().kill().await?;
