@@ -86,7 +86,7 @@ async fn a_snapshot_that_is_put_back_gives_no_turns() {
     ends(&mut fleet).await;
     std::fs::write(&file, first).unwrap();
     let fleet = fleet.host_again().await.unwrap();
-    event(&fleet, "uncertain").await;
+    all_are(&fleet, "sluice_holds_not_kept_total", ("reason", "uncertain")).await;
     assert!(fleet.host.log_tells("was used before"), "{}", fleet.host.log());
     // What the newer file said is known to nobody any more.
     go_on(&fleet, talks.collect(), false).await;
