@@ -83,8 +83,9 @@ impl EndedTurn {
 
 /// Has an engine let go of a turn that nobody wants. Never waits.
 pub fn let_go(app: &App, turn: EndedTurn) {
-    if let Err((turn, why)) = app.releases.end(turn) {
-        turn.stays(app, why);
+    match app.releases.room() {
+        Ok(room) => room.send(ToEnd::Turn(Box::new(turn))),
+        Err(why) => turn.stays(app, why),
     }
 }
 
@@ -109,16 +110,12 @@ impl Releases {
         }
     }
 
-    fn end(&self, turn: EndedTurn) -> Result<(), (EndedTurn, Unreleased)> {
-        let why = match self.0.try_reserve() {
-            Ok(room) => {
-                room.send(ToEnd::Turn(Box::new(turn)));
-                return Ok(());
-            }
-            Err(TrySendError::Full(())) => Unreleased::QueueFull,
-            Err(TrySendError::Closed(())) => Unreleased::Stopped,
-        };
-        Err((turn, why))
+    /// Room for one, if there is some now.
+    fn room(&self) -> Result<mpsc::Permit<'_, ToEnd>, Unreleased> {
+        self.0.try_reserve().map_err(|error| match error {
+            TrySendError::Full(()) => Unreleased::QueueFull,
+            TrySendError::Closed(()) => Unreleased::Stopped,
+        })
     }
 
     /// Asks for the ends of many turns, as room comes for them. Those that are left when nobody ends any more, or this is

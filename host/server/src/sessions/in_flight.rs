@@ -22,24 +22,30 @@ pub struct TurnsInFlight {
 impl InFlight {
     /// A turn of this conversation begins.
     pub fn begin(self: &Arc<Self>, key: &ConversationKey) -> Arc<TurnsInFlight> {
+        // Whoever drops the last of an entry takes it out of here, so none is dropped while the entry is locked.
+        let before;
         let mut entry = self.0.entry(key.clone()).or_default();
-        if let Some(turns) = entry.upgrade() {
-            return turns;
+        before = entry.upgrade();
+        if let Some(turns) = before.as_ref().filter(|turns| !turns.are_over()) {
+            return turns.clone();
         }
         let turns = TurnsInFlight { all: self.clone(), key: key.clone(), are_over: AtomicBool::new(false) };
         let turns = Arc::new(turns);
         *entry = Arc::downgrade(&turns);
+        drop(entry);
         turns
     }
 
     /// The conversation is ended. Whether a turn of it is in flight.
     pub fn end(&self, key: &ConversationKey) -> bool {
-        // Let go of before it is looked at: whoever drops the last of an entry takes it out of here.
-        let turns = self.0.remove(key).and_then(|(_, turns)| turns.upgrade());
-        turns.is_some_and(|turns| {
-            turns.are_over.store(true, Ordering::SeqCst);
-            true
-        })
+        // Marked before it is out: who does not find it sees the mark.
+        let turns = self.0.get(key).and_then(|entry| {
+            let turns = entry.upgrade();
+            turns.inspect(|turns| turns.are_over.store(true, Ordering::SeqCst))
+        });
+        let Some(turns) = turns else { return false };
+        self.0.remove_if(key, |_, now| std::ptr::eq(now.as_ptr(), Arc::as_ptr(&turns)));
+        true
     }
 }
 
