@@ -254,7 +254,11 @@ fn streams(mode: Option<PoolMode>, written: &written::Pool, problems: &mut Probl
         && let Some(mode) = mode.filter(|mode| *mode != PoolMode::Bidirectional)
     {
         let what = format!("streams = {:?} means nothing in a {} pool", by.name(), mode.name());
-        problems.at(field.span(), what, "take it out: its engines' streams lose nothing");
+        problems.at(
+            field.span(),
+            what,
+            "take it out: only bidirectional pools have engines whose streams may tell nothing",
+        );
     }
     by
 }

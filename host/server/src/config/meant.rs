@@ -154,7 +154,18 @@ impl Config {
                 pool.streams.name()
             )
         });
-        unused.map(told).into_iter().chain(priced).collect()
+        let keeping =
+            self.pools.iter().filter(|pool| pool.mode.keeps_turns() && self.policy.default == super::BUILTIN);
+        let forgetful = keeping.map(|pool| {
+            format!(
+                "pool {:?} has mode = {:?}, and [policy] default = {:?} keeps no turn: name a policy that does, such as \
+                 adaptive",
+                pool.name,
+                pool.mode.name(),
+                super::BUILTIN,
+            )
+        });
+        unused.map(told).into_iter().chain(priced).chain(forgetful).collect()
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn tell(pool: &Pool, worker: &Worker, version: &str, telemetry: &Tele
         telemetry.warn_once(&format!("streams {} {}", config.name, worker.name), || {
             format!(
                 "worker {:?} of pool {:?} is version {version}, whose streams do not say what KV it keeps: no later turn \
-                 uses a streamed one. Versions from {}.{} on say it; streams = {:?} has this host make streams of whole \
+                 uses a streamed one, and each keeps its blocks until decoder_kv_blocks_ttl is over. Versions from {}.{} on say it; streams = {:?} has this host make streams of whole \
                  answers",
                 worker.name,
                 config.name,

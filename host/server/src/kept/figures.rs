@@ -149,7 +149,8 @@ impl Counted {
         let help = "Turns that decode engines hold by themselves, that nobody wants and that stay until the engine's own time is \
                     over, by reason";
         registry.register("holds_unreleased", help, Family::clone(&unreleased));
-        let help = "Prompt tokens that came from kept turns instead of being computed; of those that prefill is believed to have had itself none";
+        let help = "Prompt tokens offered from kept turns that prefill did not compute. Where engines move KV, those that its own cache had are among them: \
+                    vllm:prompt_tokens_by_source_total of prefill tells what it fetched";
         registry.register("reused_tokens", help, reused.clone());
         let counted = Self { turns, missed, not_kept, unreleased, reused };
         for pool in pools {

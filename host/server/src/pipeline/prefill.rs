@@ -200,7 +200,7 @@ pub(super) async fn leg(
             }
             read => read_otherwise(call, &worker, read, kept.take()),
         }
-        back.came(kept.as_ref().and_then(Kept::cached_tokens), cached_tokens);
+        back.came(kept.as_ref().and_then(Kept::cached_tokens));
     }
     let said = kept.as_ref().map(|kept| PrefillUsage::of(kept.cached_tokens(), &members));
     let prompt_tokens = kept.as_ref().and_then(Kept::tokens).or(told);

@@ -171,11 +171,10 @@ impl Back {
     }
 
     /// Prefill has answered, so it has fetched what it wanted, and its holder has freed the blocks. `cached_tokens`: of the prompt,
-    /// not computed there, if it says so; of these it is believed to have had `own_tokens` itself.
-    pub fn came(mut self, cached_tokens: Option<u32>, own_tokens: u32) {
+    /// not computed there, if it says so. Of these it may have had some itself: only its engine knows.
+    pub fn came(mut self, cached_tokens: Option<u32>) {
         if let Some(turn) = self.turn.take() {
             let tokens = cached_tokens.map_or(self.tokens, |cached| cached.min(self.tokens));
-            let tokens = tokens.saturating_sub(own_tokens);
             self.app.kept.reused(&turn.pool.config.name, tokens);
         }
     }
