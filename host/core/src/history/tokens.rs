@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::Digest;
 use super::guard::Refusal;
 
 /// Proofs kept of one sequence, 16 bytes each. As many positions as an engine's link speaks of; what is behind them is not
@@ -15,7 +16,23 @@ pub const PROOFS_AT_MOST: usize = 16_384;
 /// Of all tokens of a sequence up to the end of one position, chained over the proof before it: 16 bytes of SHA-256. The same
 /// bytes as engines send over their links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Proof(pub [u8; 16]);
+
+/// 32 hexadecimal digits: many are saved at a time.
+impl From<Proof> for String {
+    fn from(proof: Proof) -> Self {
+        format!("{:?}", Digest(proof.0))
+    }
+}
+
+impl TryFrom<String> for Proof {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Digest::parse(&text).map(|digest| Self(digest.0)).ok_or("a proof is 32 hexadecimal digits")
+    }
+}
 
 /// A proof for each whole position of this many tokens, [`PROOFS_AT_MOST`] at most. Hashed one by one as they are asked for.
 pub fn proofs(tokens: &[u32], position_tokens: NonZeroU32) -> impl Iterator<Item = Proof> + '_ {

@@ -17,6 +17,8 @@ pub struct Table<T> {
     turns: HashMap<ConversationKey, Vec<Entry<T>>>,
     /// By when something is to be done.
     due: BTreeSet<(u64, u64)>,
+    /// By holder, and of one by when their leases end.
+    ends: BTreeSet<(u64, u64, u64)>,
     /// By age: numbers rise.
     by_number: BTreeMap<u64, ConversationKey>,
     numbers: u64,
@@ -30,6 +32,13 @@ struct Entry<T> {
     number: u64,
     due_at_ms: u64,
     turn: T,
+}
+
+impl<T: Turn> Entry<T> {
+    /// Its place among those that end.
+    fn end(&self) -> (u64, u64, u64) {
+        (self.turn.holder(), self.turn.lease().ends_at_ms(), self.number)
+    }
 }
 
 /// A turn about which something is to be done. It stays where it is meanwhile, to be had by whoever wants it.
@@ -46,8 +55,9 @@ pub struct DueTurn<T> {
 impl<T: Turn> Table<T> {
     /// An empty one for so many.
     pub fn bounded(at_most: usize) -> Self {
-        let (turns, due, by_number) = (HashMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { turns, due, by_number, numbers: 0, count: 0, tokens: 0, at_most }
+        let (turns, due, ends, by_number) =
+            (HashMap::new(), BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        Self { turns, due, ends, by_number, numbers: 0, count: 0, tokens: 0, at_most }
     }
 
     /// Puts in a turn of a request with this history; what has to go for it: those of its conversation that it takes the place of,
@@ -71,7 +81,9 @@ impl<T: Turn> Table<T> {
         self.tokens += u64::from(turn.tokens());
         self.due.insert((due_at_ms, number));
         self.by_number.insert(number, key.clone());
-        self.turns.entry(key).or_default().push(Entry { number, due_at_ms, turn });
+        let entry = Entry { number, due_at_ms, turn };
+        self.ends.insert(entry.end());
+        self.turns.entry(key).or_default().push(entry);
         gone
     }
 
@@ -122,15 +134,19 @@ impl<T: Turn> Table<T> {
             return;
         };
         self.due.remove(&(entry.due_at_ms, number));
+        self.ends.remove(&entry.end());
         (entry.due_at_ms, *entry.turn.lease_mut()) = (lease.due_at_ms(), lease);
         self.due.insert((entry.due_at_ms, number));
+        self.ends.insert(entry.end());
     }
 
     /// Takes this very turn out, unless somebody has.
     pub fn take(&mut self, key: &ConversationKey, number: u64) -> Option<T> {
         let entries = self.turns.get_mut(key)?;
         let place = entries.iter().position(|entry| entry.number == number)?;
-        let Entry { due_at_ms, turn, .. } = entries.remove(place);
+        let entry = entries.remove(place);
+        self.ends.remove(&entry.end());
+        let Entry { due_at_ms, turn, .. } = entry;
         if entries.is_empty() {
             self.turns.remove(key);
         }
@@ -155,13 +171,11 @@ impl<T: Turn> Table<T> {
         self.take(&key, number)
     }
 
-    /// Takes one out of some: the one that its policy gave the least time, which would end first.
-    pub fn take_first_to_end(&mut self, of: impl Fn(&T) -> bool) -> Option<T> {
-        let (key, first) = self
-            .entries()
-            .filter(|(_, entry)| of(&entry.turn))
-            .min_by_key(|(_, entry)| (entry.turn.lease().ends_at_ms(), entry.number))?;
-        let (key, number) = (key.clone(), first.number);
+    /// Takes one of a worker out: the one that its policy gave the least time, which would end first.
+    pub fn take_first_to_end(&mut self, holder: u64) -> Option<T> {
+        let mut of_holder = self.ends.range((holder, 0, 0)..=(holder, u64::MAX, u64::MAX));
+        let (.., number) = *of_holder.next()?;
+        let key = self.by_number.get(&number)?.clone();
         self.take(&key, number)
     }
 

@@ -277,7 +277,7 @@ proptest! {
                 }
                 Step::TakeFirstToEnd(holder) => {
                     let of = |turn: &Small| turn.holder() == holder;
-                    let taken = table.take_first_to_end(of);
+                    let taken = table.take_first_to_end(holder);
                     let others = table.all().into_iter().filter(|(_, turn)| of(turn));
                     let first = others.map(|(_, turn)| turn.lease.ends_at_ms()).min();
                     prop_assert!(first.is_none_or(|first| taken.as_ref().is_some_and(|turn| turn.lease.ends_at_ms() <= first)));

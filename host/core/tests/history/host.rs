@@ -247,7 +247,7 @@ impl Host {
 
     /// A worker's memory is short.
     pub fn make_room(&mut self, worker: u64) {
-        let over = self.kept.take_first_to_end(|turn| turn.holder() == worker);
+        let over = self.kept.take_first_to_end(worker);
         self.all_over(over, "made room");
     }
 

@@ -192,7 +192,7 @@ impl KeptTurns {
     pub fn make_room(&self, holders: &impl Holders, holder: u64, tokens: u64) {
         let mut missing = tokens;
         while missing > 0 {
-            let Some(turn) = self.table().take_first_to_end(|turn| turn.holder.id == holder) else { break };
+            let Some(turn) = self.table().take_first_to_end(holder) else { break };
             missing = missing.saturating_sub(turn.tokens.into());
             self.end(holders, turn, KeptFate::Crowded);
         }
