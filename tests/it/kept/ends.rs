@@ -124,3 +124,19 @@ async fn the_last_turn_of_a_branch_ends_its_trunk() {
         assert_eq!(sessions(&fleet).await, 0.0);
     }
 }
+
+/// Tokens are proven, and two images have the same: of what may have one nothing is kept.
+#[tokio::test]
+async fn nothing_is_kept_of_what_may_have_an_image() {
+    for plan in plans() {
+        let fleet = plan.start().await.unwrap();
+        for name in ["named", ""] {
+            let mut talk = Talk::new(Endpoint::Chat, name);
+            talk.say(1, 60);
+            let ask = talk.ask().with("mm_processor_kwargs", serde_json::json!({"crop": true}));
+            crate::right(fleet.client(), &ask).await;
+        }
+        nothing_left(&fleet).await;
+        assert_eq!(Events::of(&fleet).await.kept, 0.0);
+    }
+}

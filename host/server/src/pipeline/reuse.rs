@@ -30,7 +30,12 @@ pub(super) async fn find(call: &mut Call<'_>) {
     let now_ms = millis(call.app.clock.elapsed());
     match call.pool.config.mode {
         PoolMode::HostManaged => {
-            call.found = found::of_history(&call.app.kept.of(&key), call.chain.as_deref(), now_ms);
+            let turns = call.app.kept.of(&key);
+            match refused(call) {
+                None => call.found = found::of_history(&turns, call.chain.as_deref(), now_ms),
+                Some(why) if !turns.is_empty() => call.app.kept.missed(&call.pool.config.name, why),
+                Some(_) => {}
+            }
         }
         PoolMode::Bidirectional => {
             let turns = call.app.kept.of(&key);
@@ -46,17 +51,24 @@ pub(super) async fn find(call: &mut Call<'_>) {
     }
 }
 
+/// Why nothing kept can be proven to be of this prompt, whatever it is: tokens are proven, and two images have the same.
+fn refused(call: &Call<'_>) -> Option<&'static str> {
+    match &call.chain {
+        None => Some("no-history"),
+        Some(chain) => chain.has_media().then(|| Refusal::Media.name()),
+    }
+}
+
 /// Of turns that engines keep by themselves, the one that is proven to be of this prompt's tokens.
 async fn of_engines(call: &mut Call<'_>, turns: Vec<(u64, KeptTurn)>) -> Result<Found, &'static str> {
-    let has_media = call.chain.as_ref().is_none_or(|chain| chain.has_media());
-    if has_media {
-        return Err(Refusal::Media.name());
+    if let Some(why) = refused(call) {
+        return Err(why);
     }
     let ids = tokenize::prompt_ids(call).await.map_err(|why| why.result().name())?;
     call.prompt_ids = Some(ids.clone());
     let app = call.app.clone();
     let compared = off_loop::run(size_of_val::<[u32]>(ids.ids()), move || {
-        let prompt = Prompt { sequence: Sequence::of_ids(ids.ids()), has_media };
+        let prompt = Prompt { sequence: Sequence::of_ids(ids.ids()), has_media: false };
         found::of_tokens(&turns, &prompt, millis(app.clock.elapsed()))
     });
     let found = compared.await.map_err(|_| "host-short")?.map_err(|refusal| refusal.name())?;

@@ -100,7 +100,10 @@ fn promise(
 pub(super) fn turn_hold(attempt: &Attempt<'_, '_>) -> Option<TurnHold> {
     let call = attempt.call;
     let node = call.app.node.as_ref().filter(|_| call.pool.config.mode == PoolMode::HostManaged)?;
-    let may_be_kept = call.session_key.is_some() && !call.ends_session && attempt.decision.loaded.is_some();
+    // Engines prove tokens, and two images have the same.
+    let is_text = call.chain.as_ref().is_some_and(|chain| !chain.has_media());
+    let is_asked_of = call.session_key.is_some() && !call.ends_session && attempt.decision.loaded.is_some();
+    let may_be_kept = is_text && is_asked_of;
     let position_tokens = attempt.table.position_tokens.filter(|_| may_be_kept)?;
     Some(TurnHold::new(node, call.app.ids.transfer(), position_tokens))
 }
