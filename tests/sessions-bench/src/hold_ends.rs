@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use sluice::config::{DECLINED_BEFORE_END_MS, HOLD_MARGIN_MS as MARGIN_MS};
 use sluice_harness::table::Table;
 use sluice_harness::{Ask, Fleet, FleetPlan, PolicyFile, Reply, budget};
 use sluice_sim::words;
@@ -12,8 +13,6 @@ use tokio::time::{Instant, sleep_until};
 
 /// For how long after a turn the next one may have what was kept of it.
 const USABLE: Duration = Duration::from_secs(4);
-/// The host begins no reading so long before a holder lets go, in milliseconds.
-const MARGIN_MS: u64 = 1_000;
 /// What reaching the holder may take, as configured, in milliseconds.
 const CONNECT_MS: u64 = 2_000;
 /// When second turns come, in milliseconds from the end of [`USABLE`], and whether they are to find what was kept; close before the
@@ -56,11 +55,11 @@ pub async fn run(conversations: u64) -> anyhow::Result<()> {
     }
     println!(
         "Second turns that reused what was kept. The host begins no reading in the last {MARGIN_MS} ms of a hold, nor, of one that an \
-         engine\nends by itself, so late that connecting might take too long; TTL is what remains: {} s here, of a policy's {} s in a \
-         host-managed\npool, of a policy's {0} s or an engine's {} s in a bidirectional one.\n{table}",
+         engine\nends by itself, so late that connecting might take too long, or that prefill declines; TTL is what remains: {} s here, of a \
+         policy's {} s in\na host-managed pool, of a policy's {0} s or an engine's {} s in a bidirectional one.\n{table}",
         USABLE.as_secs(),
         USABLE.as_secs() + MARGIN_MS / 1_000,
-        USABLE.as_secs() + (MARGIN_MS + CONNECT_MS) / 1_000,
+        USABLE.as_secs() + (MARGIN_MS + CONNECT_MS + DECLINED_BEFORE_END_MS) / 1_000,
     );
     let is_met = reused.iter().all(|counts| {
         MOMENTS.iter().zip(counts).all(|((_, expected), reused)| match expected {
@@ -112,7 +111,7 @@ async fn second_turns(end: End, conversations: u64) -> anyhow::Result<[u64; MOME
 impl End {
     async fn start(self) -> anyhow::Result<Fleet> {
         let usable_ms = USABLE.as_millis() as u64;
-        let engines_ms = usable_ms + MARGIN_MS + CONNECT_MS;
+        let engines_ms = usable_ms + MARGIN_MS + CONNECT_MS + DECLINED_BEFORE_END_MS;
         let (plan, policy_ms) = match self {
             Self::Hosted => (FleetPlan::hosted(1, 1), usable_ms + MARGIN_MS),
             Self::Policys => (FleetPlan::bidirectional(1, 1), usable_ms),
@@ -122,7 +121,6 @@ impl End {
             }
         };
         let policy = PolicyFile::policy("vllm-defaults", "vllm-defaults")?;
-        // Engines without prefix caches have nothing of a prompt, which the host takes them to have.
         let policy =
             policy.settings(&format!("retain_ttl_ms = {policy_ms}\nkv_recompute_threshold_tokens = 0\n"));
         let mut plan = plan.engines("", "--no-prefix-caching").decided_by(policy);

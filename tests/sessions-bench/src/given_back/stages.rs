@@ -99,10 +99,8 @@ impl Stage {
             (Mover::Engines, true) => FleetPlan::bidirectional(1, 1).engines("", "--wire 0.33"),
         };
         let (policy, settings) = match self.mover {
-            Mover::Host { push: false } => ("adaptive", ""),
             Mover::Host { push: true } => ("adaptive", "push = true\n"),
-            // The engine has a threshold of its own, beyond what it has cached; the host takes prefill to have the last prompt cached.
-            Mover::Engines => ("vllm-defaults", "kv_recompute_threshold_tokens = 0\n"),
+            Mover::Host { push: false } | Mover::Engines => ("adaptive", ""),
         };
         let retain = if self.reuses { "" } else { "retain_ttl_ms = 0\n" };
         let policy = PolicyFile::policy(policy, policy)?.settings(&format!("{settings}{retain}"));
