@@ -73,23 +73,36 @@ async fn what_a_host_that_died_knew_is_let_go() {
     nothing_left_when_drained(&fleet).await;
 }
 
-/// A snapshot that was read is of no use again: its turns may be somebody else's blocks by now.
+/// A snapshot that was read is of no use again, be it put back alone or with what is beside it, as files anew or into those that are
+/// there: its turns may be somebody else's blocks by now.
 #[tokio::test]
 async fn a_snapshot_that_is_put_back_gives_no_turns() {
-    let (mut fleet, talks) = begun().await;
-    ends(&mut fleet).await;
-    let file = fleet.host.folder().join("sessions.snapshot");
-    let first = std::fs::read(&file).unwrap();
-    let mut fleet = fleet.host_again().await.unwrap();
-    let mut talks = talks.into_iter();
-    go_on(&fleet, talks.next().into_iter().collect(), true).await;
-    ends(&mut fleet).await;
-    std::fs::write(&file, first).unwrap();
-    let fleet = fleet.host_again().await.unwrap();
-    all_are(&fleet, "sluice_holds_not_kept_total", ("reason", "uncertain")).await;
-    assert!(fleet.host.log_tells("was used before"), "{}", fleet.host.log());
-    // What the newer file said is known to nobody any more.
-    go_on(&fleet, talks.collect(), false).await;
+    for (names, anew) in [
+        (&["sessions.snapshot"][..], false),
+        (&["sessions.snapshot", "sessions.snapshot.lock"], false),
+        (&["sessions.snapshot", "sessions.snapshot.lock"], true),
+    ] {
+        let (mut fleet, talks) = begun().await;
+        ends(&mut fleet).await;
+        let folder = fleet.host.folder().to_owned();
+        let read = |name: &&str| (folder.join(name), std::fs::read(folder.join(name)).unwrap());
+        let first: Vec<_> = names.iter().map(read).collect();
+        let mut fleet = fleet.host_again().await.unwrap();
+        let mut talks = talks.into_iter();
+        go_on(&fleet, talks.next().into_iter().collect(), true).await;
+        ends(&mut fleet).await;
+        for (path, bytes) in first {
+            if anew {
+                std::fs::remove_file(&path).unwrap();
+            }
+            std::fs::write(path, bytes).unwrap();
+        }
+        let fleet = fleet.host_again().await.unwrap();
+        all_are(&fleet, "sluice_holds_not_kept_total", ("reason", "uncertain")).await;
+        assert!(fleet.host.log_tells("was used before"), "{}", fleet.host.log());
+        // What the newer file said is known to nobody any more.
+        go_on(&fleet, talks.collect(), false).await;
+    }
 }
 
 /// An engine that was started anew while no host looked has nothing of it.

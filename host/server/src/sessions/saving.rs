@@ -2,11 +2,12 @@
 //!
 //! It is written beside, forced to disk and renamed over the old one, so there is always a whole one. A lock keeps a second host
 //! off. A hold may be used once: so what a file says of holds is gone from it before anybody is told of them. And an older file may be put
-//! back by hand: so the lock's own file names the last one that was written at a host's end, until it is read.
+//! back by hand: so the lock's own file names the last one that was written at a host's end, until it is read. Both may be put back
+//! together: so the name says when it was written, which must be when the system last saw its file changed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +26,12 @@ use crate::clock::{Clock, millis};
 /// Who may read it: it names tenants and their conversations.
 const MODE: u32 = 0o600;
 
-/// The longest name read from the lock's file: a SHA-256 in hexadecimal.
-const NAME_BYTES_AT_MOST: u64 = 64;
+/// The longest name read from the lock's file: a SHA-256 in hexadecimal, and a time.
+const NAME_BYTES_AT_MOST: u64 = 128;
+
+/// Between the time in a name and that of its file, in milliseconds: the way to the file system, whose clock may tick coarsely. No
+/// host starts, uses what is kept and ends in less, to be put back.
+const NAMED_WITHIN_MS: u64 = 500;
 
 /// Why this host may not have the file.
 #[derive(Debug, thiserror::Error)]
@@ -83,10 +88,13 @@ impl SnapshotFile {
 
     /// What is in it; `None`: there is none yet. One that cannot be used is put aside.
     fn read(&self) -> Result<Option<Contents>, Refused> {
-        let file = match File::open(&self.path) {
+        // To open some kinds of files is to wait for their other side.
+        match fs::metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            opened => opened?,
-        };
+            Ok(status) if !status.is_file() => return Err(Refused::NoFile),
+            _ => {}
+        }
+        let file = File::open(&self.path)?;
         let bytes = file.metadata()?.len();
         snapshot::read(file, bytes).map(Some)
     }
@@ -94,18 +102,23 @@ impl SnapshotFile {
     /// Whether this is the file that a host has written at its end, and that nobody has read since. Only once for each.
     fn is_unused(&self, contents: &Contents) -> io::Result<bool> {
         let (mut lock, mut named) = (&self.lock, String::new());
+        // Nobody can set it.
+        let status = lock.metadata()?;
+        let changed_ms = status.ctime().saturating_mul(1_000).saturating_add(status.ctime_nsec() / 1_000_000);
         lock.rewind()?;
         lock.take(NAME_BYTES_AT_MOST).read_to_string(&mut named)?;
         self.names("")?;
-        Ok(contents.at == SavedAt::End && named == contents.sha256)
+        let Some((sha256, at_ms)) = named.split_once(' ') else { return Ok(false) };
+        let is_own = at_ms.parse::<i64>().is_ok_and(|at_ms| at_ms.abs_diff(changed_ms) <= NAMED_WITHIN_MS);
+        Ok(contents.at == SavedAt::End && is_own && sha256 == contents.sha256)
     }
 
-    /// From now on the lock's file names this one.
-    fn names(&self, sha256: &str) -> io::Result<()> {
+    /// From now on the lock's file has this in it.
+    fn names(&self, name: &str) -> io::Result<()> {
         let mut lock = &self.lock;
         lock.set_len(0)?;
         lock.rewind()?;
-        lock.write_all(sha256.as_bytes())?;
+        lock.write_all(name.as_bytes())?;
         lock.sync_all()
     }
 
@@ -134,7 +147,7 @@ impl SnapshotFile {
         File::open(self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new(".")))?
             .sync_all()?;
         if at == SavedAt::End {
-            self.names(&written.sha256)?;
+            self.names(&format!("{} {}", written.sha256, clock.wall_ms()))?;
         }
         Ok(written.bytes)
     }

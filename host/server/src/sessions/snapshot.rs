@@ -37,6 +37,9 @@ pub enum Refused {
     /// The system says so.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
+    /// A folder, a pipe.
+    #[error("it is no regular file")]
+    NoFile,
     /// Over [`SNAPSHOT_BYTES_AT_MOST`].
     #[error("it has {0} bytes, more than the {SNAPSHOT_BYTES_AT_MOST} that are read")]
     TooLarge(u64),
