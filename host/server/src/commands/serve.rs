@@ -210,8 +210,12 @@ async fn serve(
     tell_plain_admin(&app);
     announce(&app, &clients, &operators);
     let data = {
-        let app = app.clone();
-        listen::serve(clients, serving.clone(), move |request| routes::data_plane(app.clone(), request))
+        let (app, serving) = (app.clone(), serving.clone());
+        async move {
+            // Clients wait for as long as it takes to know who there is.
+            probe::first_look(&app.fleet).await;
+            listen::serve(clients, serving, move |request| routes::data_plane(app.clone(), request)).await
+        }
     };
     let admin = {
         let app = app.clone();

@@ -28,6 +28,9 @@ pub const INTERVAL_WHILE_DOWN: Duration = Duration::from_millis(250);
 /// How long a probe may take. An engine in a long step answers `/health` late, not never.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(2_000);
 
+/// Between looks at whether all workers were looked at.
+const LOOKED_AT_AGAIN_AFTER: Duration = Duration::from_millis(5);
+
 /// What a probe that went well counts for in a worker's failure rate, in legs: half a minute of them let a worker
 /// that failed every leg be tried again.
 const PROBE_LEGS: f64 = 0.5;
@@ -61,6 +64,17 @@ pub fn start(fleet: &Fleet, upstream: &Upstream, telemetry: &Arc<Telemetry>) -> 
         }
     }
     tasks
+}
+
+/// Waits until each worker was looked at, [`PROBE_TIMEOUT`] at most: before that a request would find nobody.
+pub async fn first_look(fleet: &Fleet) {
+    let is_known = |worker: &Arc<Worker>| worker.seen().health.state != State::Unknown;
+    let all_are_known = async {
+        while !fleet.pools().iter().all(|pool| pool.workers.iter().all(is_known)) {
+            tokio::time::sleep(LOOKED_AT_AGAIN_AFTER).await;
+        }
+    };
+    let _ = timeout(PROBE_TIMEOUT, all_are_known).await;
 }
 
 /// Connections that no request has used for a while are closed, also where no request comes any more.
