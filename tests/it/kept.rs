@@ -64,37 +64,45 @@ async fn each_turn_begins_with_what_the_last_one_left() {
 /// What a client may have done to its history before it goes on.
 type Edit = fn(&mut Talk);
 
+const EDITS: [(&str, Edit); 7] = [
+    ("goes on", |_| {}),
+    ("edited late", |talk| talk.messages[3] = message("user", &words(900, 30))),
+    ("edited early", |talk| talk.messages[1] = message("user", &words(901, 60))),
+    ("answer edited", |talk| talk.messages[4] = message("assistant", &words(903, 20))),
+    ("shortened", |talk| talk.messages.truncate(2)),
+    ("another system prompt", |talk| talk.messages[0] = message("system", "be long ")),
+    ("another conversation", |talk| talk.messages = vec![message("user", &words(902, 80))]),
+];
+
+/// Each edit in a conversation of its own, which says `how` it is answered: where its history is still what it was, it comes.
+async fn rewritten_histories_get_what_is_still_true(fleet: &Fleet, how: &str) {
+    let mut number = 0;
+    for endpoint in [Endpoint::Chat, Endpoint::Completions] {
+        for (what, edit) in EDITS {
+            number += 1;
+            let talk = Talk::new(endpoint, &format!("e-{how}-{number}"));
+            let mut talk = talk.header("x-transfer", how);
+            let mut held = Vec::new();
+            for turn in 0..2 {
+                talk.say(10 * number + turn, 60);
+                held = talk.turn(fleet).await.held;
+            }
+            edit(&mut talk);
+            talk.say(10 * number + 2, 30);
+            let told = talk.turn(fleet).await;
+            assert_eq!(told.reused, comes(&held, &told.prompt), "{what} {how} {endpoint:?}");
+            let is_all = told.reused + talk::BLOCK_TOKENS > held.len();
+            assert_eq!(is_all, what == "goes on", "{what} {how} {endpoint:?}: {}", told.reused);
+        }
+    }
+}
+
 /// Where the history is still what it was, it comes; from there on it is computed.
 #[tokio::test]
 async fn a_rewritten_history_gets_what_is_still_true() {
-    const EDITS: [(&str, Edit); 6] = [
-        ("goes on", |_| {}),
-        ("edited late", |talk| talk.messages[3] = message("user", &words(900, 30))),
-        ("edited early", |talk| talk.messages[1] = message("user", &words(901, 60))),
-        ("shortened", |talk| talk.messages.truncate(2)),
-        ("another system prompt", |talk| talk.messages[0] = message("system", "be long ")),
-        ("another conversation", |talk| talk.messages = vec![message("user", &words(902, 80))]),
-    ];
     let fleet = keeping(1, 1, "").start().await.unwrap();
-    let mut number = 0;
     for how in ["pull", "push"] {
-        for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-            for (what, edit) in EDITS {
-                number += 1;
-                let mut talk = Talk::new(endpoint, &format!("e-{number}")).header("x-transfer", how);
-                let mut held = Vec::new();
-                for turn in 0..2 {
-                    talk.say(10 * number + turn, 60);
-                    held = talk.turn(&fleet).await.held;
-                }
-                edit(&mut talk);
-                talk.say(10 * number + 2, 30);
-                let told = talk.turn(&fleet).await;
-                assert_eq!(told.reused, comes(&held, &told.prompt), "{what} {how} {endpoint:?}");
-                let is_all = told.reused + talk::BLOCK_TOKENS > held.len();
-                assert_eq!(is_all, what == "goes on", "{what} {how} {endpoint:?}: {}", told.reused);
-            }
-        }
+        rewritten_histories_get_what_is_still_true(&fleet, how).await;
     }
     nothing_left_when_drained(&fleet).await;
 }

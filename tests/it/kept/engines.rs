@@ -1,14 +1,10 @@
 //! The same where engines keep turns by themselves: nothing but this host's proof stands between a rewritten history and a
 //! wrong answer.
 
-use sluice_harness::ask::message;
 use sluice_harness::{Endpoint, Fleet, FleetPlan};
-use sluice_sim::words;
 
-use super::Edit;
-use super::talk::{
-    self, Events, Taken, Talk, comes, keeping_themselves, nothing_left, nothing_left_when_drained,
-};
+use super::rewritten_histories_get_what_is_still_true;
+use super::talk::{Events, Taken, Talk, comes, keeping_themselves, nothing_left, nothing_left_when_drained};
 use crate::right;
 
 /// Of kept turns alone: that of 0.32 tells nothing in streams.
@@ -68,34 +64,9 @@ async fn each_turn_begins_with_what_the_last_one_left() {
 /// Where the history is still what it was, it comes; from there on it is computed.
 #[tokio::test]
 async fn a_rewritten_history_gets_what_is_still_true() {
-    const EDITS: [(&str, Edit); 6] = [
-        ("goes on", |_| {}),
-        ("edited late", |talk| talk.messages[3] = message("user", &words(900, 30))),
-        ("answer edited", |talk| talk.messages[4] = message("assistant", &words(903, 20))),
-        ("shortened", |talk| talk.messages.truncate(2)),
-        ("another system prompt", |talk| talk.messages[0] = message("system", "be long ")),
-        ("another conversation", |talk| talk.messages = vec![message("user", &words(902, 80))]),
-    ];
     for wire in ["0.32", "0.33"] {
         let fleet = keeping_themselves(1, 1, wire, "").start().await.unwrap();
-        let mut number = 0;
-        for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-            for (what, edit) in EDITS {
-                number += 1;
-                let mut talk = Talk::new(endpoint, &format!("e-{number}"));
-                let mut held = Vec::new();
-                for turn in 0..2 {
-                    talk.say(10 * number + turn, 60);
-                    held = talk.turn(&fleet).await.held;
-                }
-                edit(&mut talk);
-                talk.say(10 * number + 2, 30);
-                let told = talk.turn(&fleet).await;
-                assert_eq!(told.reused, comes(&held, &told.prompt), "{what} {wire} {endpoint:?}");
-                let is_all = told.reused + talk::BLOCK_TOKENS > held.len();
-                assert_eq!(is_all, what == "goes on", "{what} {wire} {endpoint:?}: {}", told.reused);
-            }
-        }
+        rewritten_histories_get_what_is_still_true(&fleet, "pull").await;
         nothing_left_when_drained(&fleet).await;
     }
 }

@@ -8,19 +8,14 @@ use crate::telemetry::labels::Fallback;
 
 /// What a leg to this worker is asked. Nothing where no later turn could make use of it.
 pub(super) fn of(call: &Call<'_>, worker: &Worker) -> Asks {
-    let config = &call.pool.config;
-    let is_asked = config.mode == PoolMode::Bidirectional
-        && call.chain.is_some()
-        && call.request.unsplittable.is_none()
-        // What the engine makes of the client's own word would tell whether there are ids, and for whom.
-        && call.request.wants_token_ids().is_some();
-    if !is_asked {
+    // What the engine makes of the client's own word would tell whether there are ids, and for whom.
+    if !may_be_kept_by_engines(call) || call.request.wants_token_ids().is_none() {
         return Asks::default();
     }
     if !call.request.streams || tells_in_streams(worker) {
         return Asks { token_ids: true, unstreamed: false };
     }
-    match config.streams {
+    match call.pool.config.streams {
         StreamsBy::Host => Asks { token_ids: true, unstreamed: true },
         StreamsBy::Engine => {
             call.pool.metrics.fallback(Fallback::StreamTellsNothing);
@@ -32,8 +27,13 @@ pub(super) fn of(call: &Call<'_>, worker: &Worker) -> Asks {
 /// Whether prefill legs of this request are asked what they read: what decode says that it holds is what prefill computed, only if
 /// both read the same.
 pub(super) fn prompt_ids(call: &Call<'_>) -> bool {
-    let is_kept = call.pool.config.mode == PoolMode::Bidirectional && call.chain.is_some();
-    is_kept && call.request.unsplittable.is_none() && !call.pool.reuse_is_off()
+    may_be_kept_by_engines(call) && !call.pool.reuse_is_off()
+}
+
+/// Whether a later turn could make use of this one, which its decode engine keeps by itself.
+fn may_be_kept_by_engines(call: &Call<'_>) -> bool {
+    let keeps = call.pool.config.mode == PoolMode::Bidirectional;
+    keeps && call.chain.is_some() && call.request.unsplittable.is_none()
 }
 
 /// Whether this worker's streams say what its engine keeps of their turns.
@@ -44,5 +44,5 @@ pub(super) fn tells_in_streams(worker: &Worker) -> bool {
 /// Whether a leg to this worker may carry the prompt's token ids, so that it is not tokenised again, and perhaps otherwise. From the
 /// same version on as streams tell of what is kept.
 pub(super) fn takes_ids(worker: &Worker) -> bool {
-    worker.seen().version.as_deref().is_some_and(streams::tell_of_kept_kv)
+    tells_in_streams(worker)
 }

@@ -163,16 +163,15 @@ pub(super) async fn leg(
     let mut leg = Leg::prefill(&call.pool, &worker, back.as_ref().map(|back| back.taken.clone()));
     let deadline = Deadline::prefill(call);
     let dispatched = call.app.clock.elapsed();
+    // Said once: by the time of its answer the pool may reuse nothing more, and what was asked is told all the same.
+    let asks_ids = back.is_some() || asks::prompt_ids(call);
     let (body, resend) = match (hand_over, &back) {
         (Some(hand_over), _) => (call.request.prefill_body(&hand_over.prefill_params()), Resend::Once),
         (None, Some(back)) => {
-            let body = call.request.prefill_body_asking(&back.params, true);
+            let body = call.request.prefill_body_asking(&back.params, asks_ids);
             (body.marked(back.taken.clone()), Resend::Never)
         }
-        (None, None) => {
-            let asks_ids = asks::prompt_ids(call);
-            (call.request.prefill_body_asking(handle::ASKED, asks_ids), Resend::Once)
-        }
+        (None, None) => (call.request.prefill_body_asking(handle::ASKED, asks_ids), Resend::Once),
     };
     let how = (resend, attempt.number);
     let response = dispatch::send(call, &mut leg, Blame::Prefill, body, how, deadline).await?;
@@ -190,7 +189,7 @@ pub(super) async fn leg(
     let took = answered.saturating_sub(dispatched);
     attempt.decision.metrics.phase(Phase::Prefill, took);
     let told = told(&members);
-    let read = asks::prompt_ids(call).then(|| prompt_ids::read_by(&bytes)).flatten();
+    let read = asks_ids.then(|| prompt_ids::read_by(&bytes)).flatten();
     let mut kept = take_kept(call, &worker, &members, hand_over);
     if let Some(back) = back {
         match back.read(read.as_deref()) {

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use sluice_core::default_policy;
 use sluice_core::facts::{Finish, RequestFacts, TurnEnd};
 use sluice_core::history::chain::Chain;
@@ -11,8 +12,6 @@ use sluice_core::history::scope::ConversationKey;
 use sluice_core::kept::deadlines;
 use sluice_core::lease::Lease;
 use sluice_core::verdict::{Keep, Retention};
-
-use bytes::Bytes;
 
 use super::pinned::{EnginesHold, Lost, UNLESS_COUNTED_DOWN_MS};
 use super::told::{Ids, Told};
